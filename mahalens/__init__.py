@@ -1,0 +1,1 @@
+"""Reads and builds neural networks as distance measures."""

@@ -1,0 +1,215 @@
+"""Gaussians as data: drawn at random as in source 000, or kept in files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mahalens.errors import InputError
+from mahalens.geometry.checks import require_count, require_finite
+from mahalens.geometry.covariance import symmetric_tolerance
+from mahalens.geometry.gaussian import Gaussian
+
+MEAN_RANGE = 10.0
+RAW_RIDGE = 1e-3
+WANTED = 'a .json file {"mean": [...], "covariance": [[...], ...]} or an .npz file with the same'
+
+_UNREADABLE = (  # what damaged or foreign files raise in the readers of JSON, zip and arrays
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def draw_gaussian(dim: int, generator: torch.Generator) -> Gaussian:
+    """Draw the Gaussian of one run of the Gaussian study, in float64.
+
+    The mean is uniform in [-10, 10]^D; with A [D, D] standard normal, Sigma is
+    A A^T + 1e-3 I divided by its largest eigenvalue, which so becomes 1. The mean is drawn
+    first, then A, both on the CPU.
+    Reference: source 000, "Training and Test Data".
+
+    >>> gaussian = draw_gaussian(3, torch.Generator().manual_seed(0))
+    >>> gaussian
+    Gaussian(dim=3, batch_shape=[], dtype=float64, device=cpu)
+    >>> round(float(gaussian.eigenvalues[0]), 12)
+    1.0
+    """
+    require_count("dim", dim)
+    uniform = torch.rand(dim, generator=generator, dtype=torch.float64)
+    a = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+    raw = a @ a.mT + RAW_RIDGE * torch.eye(dim, dtype=torch.float64)
+    raw = (raw + raw.mT) / 2
+    largest = torch.linalg.eigvalsh(raw)[-1]
+    return Gaussian.from_covariance((2 * uniform - 1) * MEAN_RANGE, raw / largest)
+
+
+def load_gaussian(path: str | os.PathLike[str]) -> Gaussian:
+    """Read a Gaussian, in float64, from a ``.json`` or ``.npz`` file.
+
+    The file has ``mean`` [D] and ``covariance`` [D, D]; for D = 1 plain numbers do. A third
+    entry ``factor`` [D, D], as :func:`save_gaussian` writes it, is taken as it is, so that a
+    saved Gaussian comes back to the last bit; it must agree with the covariance.
+
+    Every fault of the file raises :class:`~mahalens.errors.InputError` with one line that names
+    the file.
+    """
+    file = Path(path)
+    arrays = {name: _numbers(file, name, value) for name, value in _read(file).items()}
+    mean = _vector(file, arrays["mean"])
+    matrices = {
+        name: _matrix(file, name, arrays[name], len(mean)) for name in arrays if name != "mean"
+    }
+    try:
+        if "factor" not in matrices:
+            return Gaussian.from_covariance(mean, matrices["covariance"])
+        gaussian = Gaussian(mean, matrices["factor"])
+        require_finite("covariance", matrices["covariance"])
+    except InputError as error:
+        raise type(error)(f"{file}: {error}") from None
+    difference = (gaussian.covariance - matrices["covariance"]).abs()
+    if bool((difference > symmetric_tolerance(matrices["covariance"])).any()):
+        raise InputError(
+            f"{file}: covariance and factor disagree by up to {difference.max().item():.3g}; "
+            f"after a change of the covariance remove the factor"
+        )
+    return gaussian
+
+
+def save_gaussian(path: str | os.PathLike[str], gaussian: Gaussian) -> None:
+    """Write a single Gaussian to a ``.json`` file that :func:`load_gaussian` gives back exactly.
+
+    The file has ``mean``, ``covariance`` and ``factor``, in float64 with all digits. It is
+    written under a temporary name and moved into place: a file that is there is whole. A
+    float32 Gaussian comes back in float64 with the same numbers in mean and factor.
+    """
+    file = Path(path)
+    if file.suffix.lower() != ".json":
+        raise InputError(f"{file}: a Gaussian is saved as JSON, wanted a name that ends in .json")
+    if gaussian.batch_shape:
+        raise InputError(
+            f"{file}: a file holds one Gaussian, given a batch {list(gaussian.batch_shape)}; "
+            f"save them one by one"
+        )
+    exact = gaussian.to(device="cpu").to(dtype=torch.float64)
+    text = (
+        f'{{"mean": {json.dumps(exact.mean.tolist())},\n'
+        f' "covariance": {_dump_rows(exact.covariance)},\n'
+        f' "factor": {_dump_rows(exact.factor)}}}\n'
+    )
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written, {_reason(error)}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Read the entries of the file that make up a Gaussian."""
+    try:
+        is_folder = stat.S_ISDIR(file.stat().st_mode)
+    except FileNotFoundError:
+        raise InputError(f"{file}: there is no such file, wanted {WANTED}") from None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read, {_reason(error)}") from None
+    if is_folder:
+        raise InputError(f"{file}: this is a folder, wanted {WANTED}")
+    readers = {".json": _read_json, ".npz": _read_npz}
+    kind = file.suffix.lower()
+    if kind not in readers:
+        raise InputError(f"{file}: the name ends in {kind or 'nothing'!r}, wanted {WANTED}")
+    try:
+        return readers[kind](file)
+    except InputError:
+        raise
+    except _UNREADABLE as error:
+        raise InputError(f"{file}: not readable as {kind}, {_reason(error)}") from None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    # parse_int: a whole number too long for 64 bits is still a number
+    content = json.loads(file.read_text(encoding="utf-8-sig"), parse_int=float)
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: holds a {type(content).__name__}, wanted {WANTED}")
+    return {name: content[name] for name in _names(file, content)}
+
+
+def _read_npz(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{file}: holds a single array, wanted {WANTED}")
+        with archive:
+            return {name: archive[name] for name in _names(file, archive.files)}
+
+
+def _names(file: Path, found: Iterable[str]) -> list[str]:
+    present = list(found)
+    missing = [name for name in ("mean", "covariance") if name not in present]
+    if missing:
+        raise InputError(
+            f"{file}: has no {' and no '.join(missing)}, only {', '.join(present) or 'nothing'}; "
+            f"wanted {WANTED}"
+        )
+    return [name for name in ("mean", "covariance", "factor") if name in present]
+
+
+def _numbers(file: Path, name: str, value: Any) -> Tensor:
+    """Turn an entry of the file into a float64 tensor."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InputError(f"{file}: {name} has rows of unequal length") from None
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{file}: {name} has entries that are not real numbers")
+    with np.errstate(over="ignore"):  # to infinity, which is reported as such
+        return torch.from_numpy(array.astype(np.float64))
+
+
+def _vector(file: Path, mean: Tensor) -> Tensor:
+    if mean.ndim > 1 or mean.numel() == 0:
+        raise InputError(f"{file}: mean has shape {list(mean.shape)}, wanted a list of D numbers")
+    return mean.reshape(-1)
+
+
+def _matrix(file: Path, name: str, matrix: Tensor, dim: int) -> Tensor:
+    if dim == matrix.numel() == 1:
+        return matrix.reshape(1, 1)
+    if tuple(matrix.shape) != (dim, dim):
+        raise InputError(
+            f"{file}: mean has length {dim} and {name} has shape {list(matrix.shape)}, "
+            f"wanted [{dim}, {dim}]"
+        )
+    return matrix
+
+
+def _dump_rows(matrix: Tensor) -> str:
+    """Write a matrix as JSON with one row a line, to be read by people too."""
+    return "[" + ",\n  ".join(json.dumps(row) for row in matrix.tolist()) + "]"
+
+
+def _reason(error: BaseException) -> str:
+    """Give what went wrong as part of a line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).splitlines()[0]

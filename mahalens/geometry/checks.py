@@ -1,0 +1,111 @@
+"""What every function of this room asks of a tensor before it computes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mahalens.errors import InputError
+
+SUPPORTED_DTYPES = (torch.float32, torch.float64)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name a dtype without its module.
+
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def require_tensor(name: str, value: Tensor, shape: str) -> None:
+    """Ask for a float32 or float64 tensor with at least the named axes of ``shape``.
+
+    ``shape`` is written as in the documentation, for example ``"[..., N, D]"``.
+    """
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{name} is a {type(value).__name__}, wanted a torch tensor {shape}; "
+            f"convert it with torch.as_tensor"
+        )
+    if value.dtype not in SUPPORTED_DTYPES:
+        raise InputError(
+            f"{name} is {dtype_name(value.dtype)}, wanted float32 or float64; "
+            f"convert it with {name}.double()"
+        )
+    axes = shape.strip("[]").split(", ")[1:]
+    if value.ndim < len(axes) or 0 in value.shape[value.ndim - len(axes) :]:
+        raise InputError(
+            f"{name} has shape {list(value.shape)}, wanted {shape} with {' and '.join(axes)} "
+            f"at least 1; a single point x of length D is x[None]"
+        )
+
+
+def require_count(name: str, value: int) -> None:
+    """Ask for a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}, wanted a whole number of at least 1")
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """Ask for a tensor without NaN or infinity."""
+    finite = torch.isfinite(value)
+    if bool(finite.all()):
+        return
+    bad = (~finite).nonzero()
+    raise InputError(
+        f"{name} has {len(bad)} value(s) of {value.numel()} that are NaN or infinite, the first "
+        f"at {bad[0].tolist()}; remove or repair them"
+    )
+
+
+def require_same_kind(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
+    """Ask for two tensors of one dtype on one device."""
+    if value.dtype != other.dtype:
+        raise InputError(
+            f"{name} is {dtype_name(value.dtype)} and {other_name} {dtype_name(other.dtype)}; "
+            f"convert one of them with .to(dtype=...)"
+        )
+    if value.device != other.device:
+        raise InputError(
+            f"{name} is on {value.device} and {other_name} on {other.device}; "
+            f"move one of them with .to(device=...)"
+        )
+
+
+def require_matching(name: str, matrix: Tensor, mean: Tensor) -> None:
+    """Ask for a square matrix as wide as the mean is long."""
+    dim = mean.shape[-1]
+    if tuple(matrix.shape[-2:]) != (dim, dim):
+        raise InputError(
+            f"mean has length {dim} and {name} is {matrix.shape[-2]} x {matrix.shape[-1]}, "
+            f"wanted {dim} x {dim}"
+        )
+
+
+def common_batch(
+    name: str, shape: Sequence[int], other_name: str, other_shape: Sequence[int]
+) -> torch.Size:
+    """Broadcast two batch shapes, or say which two do not fit."""
+    try:
+        return torch.Size(np.broadcast_shapes(tuple(shape), tuple(other_shape)))
+    except ValueError:
+        raise InputError(
+            f"{name} has batch shape {list(shape)} and {other_name} {list(other_shape)}, which "
+            f"do not broadcast; make them equal or give one of them size 1"
+        ) from None
+
+
+def batch_entry(index: Sequence[int]) -> str:
+    """Name an entry of a batch in a message; nothing when there is no batch.
+
+    >>> batch_entry([2, 0])
+    ' (batch entry [2, 0])'
+    >>> batch_entry([])
+    ''
+    """
+    return f" (batch entry {list(index)})" if len(index) else ""

@@ -1,0 +1,299 @@
+"""One Gaussian, or a batch of them: a mean and a factor, and everything derived from the two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mahalens.errors import InputError
+from mahalens.geometry import covariance as estimation
+from mahalens.geometry.checks import (
+    common_batch,
+    dtype_name,
+    require_count,
+    require_finite,
+    require_matching,
+    require_same_kind,
+    require_tensor,
+)
+from mahalens.geometry.whitening import (
+    Spectrum,
+    WhiteningKind,
+    require_kind,
+    spectrum,
+    unwhitening_matrix,
+    whitening_matrix,
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Gaussian:
+    """N(mean, Sigma) with Sigma = L L^T, held as mean [..., D] and factor L [..., D, D].
+
+    L is lower triangular with a positive diagonal. The batch shapes ``...`` of the two are
+    broadcast. Tensors are float32 or float64 on any device and are copied, so a Gaussian never
+    changes. Covariance, precision, whitening and distance are views of the factor; the
+    covariance is never inverted.
+
+    >>> gaussian = Gaussian(torch.tensor([1.0, 2.0]), torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    >>> gaussian
+    Gaussian(dim=2, batch_shape=[], dtype=float32, device=cpu)
+    >>> gaussian.covariance
+    tensor([[ 9.,  0.],
+            [ 0., 16.]])
+    >>> gaussian.mahalanobis(torch.tensor([[1.0, 2.0], [4.0, 2.0], [4.0, 6.0]]))
+    tensor([0.0000, 1.0000, 1.4142])
+    """
+
+    mean: Tensor
+    factor: Tensor
+
+    def __post_init__(self) -> None:
+        mean, factor = self.mean, self.factor
+        require_tensor("mean", mean, "[..., D]")
+        require_tensor("factor", factor, "[..., D, D]")
+        require_same_kind("mean", mean, "factor", factor)
+        require_matching("factor", factor, mean)
+        require_finite("mean", mean)
+        require_finite("factor", factor)
+        if bool(factor.detach().triu(1).any()):
+            raise InputError(
+                "factor has entries above its diagonal, wanted lower triangular; "
+                "a covariance goes to Gaussian.from_covariance"
+            )
+        smallest = factor.detach().diagonal(dim1=-2, dim2=-1).amin(dim=-1)
+        if bool((smallest <= 0).any()):
+            raise InputError(
+                f"factor has {smallest.min().item():.6g} on its diagonal, wanted all positive"
+            )
+        batch = common_batch("mean", mean.shape[:-1], "factor", factor.shape[:-2])
+        # One memory layout for all: products of equal factors are then equal to the last bit.
+        for name, part, axes in (("mean", mean, 1), ("factor", factor, 2)):
+            owned = part.clone(memory_format=torch.contiguous_format)
+            object.__setattr__(self, name, owned.expand(*batch, *part.shape[-axes:]))
+
+    @classmethod
+    def from_covariance(cls, mean: Tensor, covariance: Tensor) -> Gaussian:
+        """Make a Gaussian from mean [..., D] and covariance [..., D, D].
+
+        The covariance must be symmetric up to rounding and positive definite. Raises
+        :class:`~mahalens.errors.InputError` (:class:`~mahalens.errors.SingularCovarianceError`
+        where there is no spread) and warns with
+        :class:`~mahalens.errors.IllConditionedWarning` when rounding leaves few digits.
+
+        >>> Gaussian.from_covariance(torch.zeros(2), torch.tensor([[4.0, 2.0], [2.0, 5.0]])).factor
+        tensor([[2., 0.],
+                [1., 2.]])
+        """
+        require_tensor("mean", mean, "[..., D]")
+        require_tensor("covariance", covariance, "[..., D, D]")
+        require_same_kind("mean", mean, "covariance", covariance)
+        require_matching("covariance", covariance, mean)
+        require_finite("mean", mean)
+        return cls(mean, estimation.factor_covariance(covariance))
+
+    @classmethod
+    def from_data(
+        cls, x: Tensor, *, ridge: float = 0.0, shrinkage: float | Literal["ledoit-wolf"] = 0.0
+    ) -> Gaussian:
+        """Fit a Gaussian to samples x [..., N, D], with the unbiased covariance S (over N - 1).
+
+        When samples are few or inputs repeat each other, S is singular and this raises
+        :class:`~mahalens.errors.SingularCovarianceError`. Two remedies, with the mean variance
+        m = trace(S) / D and the shrinkage a in [0, 1]::
+
+            Sigma = (1 - a) S + (a + ridge) m I
+
+        ``shrinkage="ledoit-wolf"`` chooses a (see
+        :func:`~mahalens.geometry.ledoit_wolf_shrinkage`).
+
+        >>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [2.0, 4.0]])
+        >>> fitted = Gaussian.from_data(x)
+        >>> fitted.mean, fitted.covariance.diagonal()
+        (tensor([1., 2.]), tensor([1.3333, 5.3333]))
+        """
+        return cls(*estimation.estimate(x, ridge=ridge, shrinkage=shrinkage))
+
+    @classmethod
+    def stack(cls, gaussians: Sequence[Gaussian]) -> Gaussian:
+        """Put Gaussians of equal shape into one batch, as ``torch.stack`` does.
+
+        >>> Gaussian.stack([Gaussian(torch.zeros(2), torch.eye(2))] * 3).batch_shape
+        torch.Size([3])
+        """
+        if not gaussians:
+            raise InputError("no Gaussians to stack, wanted at least 1")
+        kinds = {repr(gaussian) for gaussian in gaussians}
+        if len(kinds) > 1:
+            raise InputError(f"cannot stack unlike Gaussians: {' and '.join(sorted(kinds))}")
+        means, factors = zip(*((one.mean, one.factor) for one in gaussians), strict=True)
+        return cls(torch.stack(means), torch.stack(factors))
+
+    @property
+    def dim(self) -> int:
+        """D, the number of inputs."""
+        return self.mean.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The ``...`` of mean [..., D]; empty for a single Gaussian."""
+        return self.mean.shape[:-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of mean and factor."""
+        return self.mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of mean and factor."""
+        return self.mean.device
+
+    @property
+    def covariance(self) -> Tensor:
+        """Sigma = L L^T [..., D, D], exactly symmetric."""
+        product = self.factor @ self.factor.mT
+        return (product + product.mT) / 2
+
+    @property
+    def precision(self) -> Tensor:
+        """Sigma^-1 = L^-T L^-1 [..., D, D], exactly symmetric."""
+        inverse = whitening_matrix(self.factor, "cholesky")
+        product = inverse.mT @ inverse
+        return (product + product.mT) / 2
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """Eigenvalues and eigenvectors of Sigma from one singular value decomposition of L."""
+        return spectrum(self.factor)
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """Eigenvalues of Sigma [..., D], descending."""
+        return self.spectrum.values
+
+    @property
+    def eigenvectors(self) -> Tensor:
+        """Eigenvectors of Sigma [..., D, D]: columns, in the order of the eigenvalues.
+
+        Of the two signs, the one that makes the largest entry of the column positive.
+        """
+        return self.spectrum.vectors
+
+    @property
+    def condition_number(self) -> Tensor:
+        """Largest over smallest eigenvalue of Sigma [...]."""
+        deviations: Tensor = torch.linalg.svdvals(self.factor)
+        return (deviations[..., 0] / deviations[..., -1]).square()
+
+    def whitening(self, kind: WhiteningKind = "pca") -> Tensor:
+        """Give W [..., D, D] with W Sigma W^T = I.
+
+        ``"pca"`` is Lambda^-1/2 V^T, ``"zca"`` V Lambda^-1/2 V^T, ``"cholesky"`` L^-1. With
+        b = -W mean, the distance of x is ||W x + b||.
+
+        >>> Gaussian(torch.zeros(2), torch.tensor([[2.0, 0.0], [0.0, 4.0]])).whitening("zca")
+        tensor([[0.5000, 0.0000],
+                [0.0000, 0.2500]])
+        """
+        return whitening_matrix(self.factor, kind)
+
+    def whiten(self, x: Tensor, kind: WhiteningKind = "pca") -> Tensor:
+        """Give W (x - mean) for each row of x [..., N, D], the same shape."""
+        require_kind(kind)
+        centred = self._rows("x", x) - self.mean.unsqueeze(-2)
+        if kind == "cholesky":
+            white: Tensor = torch.linalg.solve_triangular(self.factor, centred.mT, upper=False)
+            return white.mT
+        return centred @ whitening_matrix(self.factor, kind).mT
+
+    def unwhiten(self, z: Tensor, kind: WhiteningKind = "pca") -> Tensor:
+        """Undo :meth:`whiten`: give mean + W^-1 z for each row of z [..., N, D]."""
+        rows = self._rows("z", z) @ unwhitening_matrix(self.factor, kind).mT
+        return rows + self.mean.unsqueeze(-2)
+
+    def mahalanobis(self, x: Tensor, squared: bool = False) -> Tensor:
+        """Give sqrt((x - mean)^T Sigma^-1 (x - mean)) for each row of x [..., N, D]: [..., N].
+
+        The distance is in units of spread: 1 is one standard deviation in whichever direction.
+        It comes from one triangular solve, ||L^-1 (x - mean)||; its gradient at the mean is 0.
+        The batch shapes of x and of the Gaussian are broadcast; a NaN in a row of x stays in
+        that row's distance.
+        """
+        white = self.whiten(x, kind="cholesky")
+        return white.square().sum(dim=-1) if squared else torch.linalg.vector_norm(white, dim=-1)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Give log N(x; mean, Sigma) for each row of x [..., N, D]: [..., N].
+
+        -1/2 (distance^2 + D log 2 pi) - sum_i log L_ii
+
+        >>> standard = Gaussian(torch.zeros(1), torch.eye(1))
+        >>> standard.log_density(torch.zeros(1, 1))
+        tensor([-0.9189])
+        """
+        volume = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)  # [...]
+        constant = self.dim * math.log(2 * math.pi)
+        return -0.5 * (self.mahalanobis(x, squared=True) + constant) - volume.unsqueeze(-1)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n points from each Gaussian: mean + L z with z standard normal, [..., n, D].
+
+        z is drawn on the CPU in float64 whatever the Gaussian's dtype and device, so that one
+        seed gives the same points, up to rounding, everywhere.
+
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> Gaussian(torch.zeros(2), torch.eye(2)).sample(5, generator).shape
+        torch.Size([5, 2])
+        """
+        require_count("number of samples", n)
+        if generator is not None and generator.device.type != "cpu":
+            raise InputError(
+                f"generator is on {generator.device}, wanted one on the CPU: torch.Generator()"
+            )
+        shape = (*self.batch_shape, n, self.dim)
+        z = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return self.unwhiten(z.to(dtype=self.dtype).to(device=self.device), kind="cholesky")
+
+    def to(
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Gaussian:
+        """Give the same Gaussian in another dtype or on another device."""
+        return Gaussian(*(part.to(device, dtype) for part in (self.mean, self.factor)))
+
+    def __getitem__(self, index: Any) -> Gaussian:
+        if not self.batch_shape:
+            raise IndexError(f"{self!r} is a single Gaussian, it has no batch to index")
+        rows = (*(index if isinstance(index, tuple) else (index,)), slice(None))
+        return Gaussian(self.mean[rows], self.factor[(*rows, slice(None))])
+
+    def __len__(self) -> int:
+        if not self.batch_shape:
+            raise TypeError(f"{self!r} is a single Gaussian, it has no length")
+        return self.batch_shape[0]
+
+    def __iter__(self) -> Iterator[Gaussian]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return (
+            f"Gaussian(dim={self.dim}, batch_shape={list(self.batch_shape)}, "
+            f"dtype={dtype_name(self.dtype)}, device={self.device})"
+        )
+
+    def _rows(self, name: str, x: Tensor) -> Tensor:
+        """Check that x is [..., N, D] of this Gaussian's D, kind and batch shape."""
+        require_tensor(name, x, "[..., N, D]")
+        if x.shape[-1] != self.dim:
+            raise InputError(
+                f"{name} has shape {list(x.shape)}, so {x.shape[-1]} inputs; this Gaussian has "
+                f"{self.dim}, wanted [..., N, {self.dim}]"
+            )
+        require_same_kind(name, x, "this Gaussian", self.mean)
+        common_batch(name, x.shape[:-2], "this Gaussian", self.batch_shape)
+        return x

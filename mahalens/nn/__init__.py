@@ -1,0 +1,37 @@
+"""Modules that speak in distances, and architectures as data."""
+
+from typing import TYPE_CHECKING
+
+from mahalens._lazy import attach
+
+if TYPE_CHECKING:
+    from mahalens.nn.architectures import mahalanobis_model, md_abs, md_relu, md_sigmoid
+    from mahalens.nn.chain import Chain, Layer
+    from mahalens.nn.layers import Abs, Neg, Norm
+
+__all__ = [
+    "Abs",
+    "Chain",
+    "Layer",
+    "Neg",
+    "Norm",
+    "mahalanobis_model",
+    "md_abs",
+    "md_relu",
+    "md_sigmoid",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Abs": "mahalens.nn.layers",
+        "Neg": "mahalens.nn.layers",
+        "Norm": "mahalens.nn.layers",
+        "Chain": "mahalens.nn.chain",
+        "Layer": "mahalens.nn.chain",
+        "mahalanobis_model": "mahalens.nn.architectures",
+        "md_abs": "mahalens.nn.architectures",
+        "md_relu": "mahalens.nn.architectures",
+        "md_sigmoid": "mahalens.nn.architectures",
+    },
+)

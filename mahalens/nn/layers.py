@@ -1,0 +1,61 @@
+"""Layers that speak in distances."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Abs(nn.Module):
+    """Absolute value: how far a node is from its hyperplane, whichever side.
+
+    A linear node followed by ``Abs`` is ``|w·x + b|``, the Mahalanobis distance of a
+    one-dimensional Gaussian whose mean lies on the hyperplane and whose spread is ``1/‖w‖``
+    (arXiv 2410.19352, section 3.3).
+
+    Shapes: any to the same.
+
+    >>> Abs()(torch.tensor([-2.0, 3.0]))
+    tensor([2., 3.])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``|x|``."""
+        return x.abs()
+
+
+class Neg(nn.Module):
+    """Sign flip: turns a distance (small = near) into an intensity (large = near).
+
+    Shapes: any to the same.
+
+    >>> Neg()(torch.tensor([2.0]))
+    tensor([-2.])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``-x``."""
+        return -x
+
+
+class Norm(nn.Module):
+    """Euclidean norm over units, ``√(Σₖ xₖ²)``: square, sum and square root in one.
+
+    The square root has an infinite slope at 0. There the gradient, and the second derivative, are
+    defined as 0, so that a sample at which every unit is off leaves training alone instead of
+    turning it into NaN.
+
+    Shapes: ``[..., K]`` to ``[...]``.
+
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> Norm()(x).backward(); x.grad
+    tensor([0., 0.])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of the last axis."""
+        square = (x * x).sum(-1)
+        positive = square > 0
+        # The root is taken of 1 where the square is 0: no infinite slope ever enters the graph.
+        root = torch.where(positive, square, torch.ones_like(square)).sqrt()
+        return torch.where(positive, root, torch.zeros_like(root))

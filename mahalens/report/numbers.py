@@ -1,0 +1,105 @@
+"""How numbers look, in the terminal, on figures and on the page: decided here and only here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MISSING = "–"
+_PLAIN_FROM, _PLAIN_TO = 1e-3, 1e6  # outside, a power of ten reads better than a row of zeros
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite number (None, NaN, infinities, text and booleans are not)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: float | None, figures: int = 3) -> str:
+    """``value`` with ``figures`` significant figures.
+
+    Whole numbers stay whole, powers of ten appear only where zeros would crowd the digits, and
+    what is missing or not finite is a dash.
+
+    >>> [number(v) for v in (20, 10000, 0.12345, 0.4, 47012.3, 2.9e-31, None, float("nan"))]
+    ['20', '10,000', '0.123', '0.400', '47,000', '2.9e-31', '–', '–']
+    """
+    if value is None or not is_number(value):
+        return MISSING
+    value = float(value)
+    size = abs(value)
+    if value == int(value) and size < _PLAIN_TO:
+        return f"{int(value):,}"
+    mantissa, exponent = f"{value:.{figures - 1}e}".split("e")
+    rounded = float(f"{mantissa}e{exponent}")  # rounding may carry into the next power of ten
+    if not _PLAIN_FROM <= abs(rounded) < _PLAIN_TO:
+        short = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{short}e{int(exponent)}"
+    return f"{rounded:,.{max(0, figures - 1 - int(exponent))}f}"
+
+
+def interval(bounds: Sequence[float | None] | None) -> str:
+    """Lower and upper end of an interval.
+
+    >>> interval([0.0801, 0.162]), interval(None)
+    ('0.0801 to 0.162', '–')
+    """
+    if bounds is None or len(bounds) != 2 or not all(is_number(b) for b in bounds):
+        return MISSING
+    return f"{number(bounds[0])} to {number(bounds[1])}"
+
+
+def with_interval(mean: float | None, bounds: Sequence[float | None] | None) -> str:
+    """A mean with its interval: ``mean ± half-width``, or both ends when it lies off-centre.
+
+    >>> with_interval(0.12, [0.08, 0.16]), with_interval(0.12, [0.1, 0.2])
+    ('0.120 ± 0.040', '0.120 (0.100 to 0.200)')
+    >>> with_interval(0.12, None), with_interval(None, None)
+    ('0.120', '–')
+    """
+    if mean is None or not is_number(mean):
+        return MISSING
+    shown = interval(bounds)
+    if bounds is None or shown == MISSING:
+        return number(mean)
+    low, high = (float(b) for b in bounds if b is not None)
+    half = (high - low) / 2
+    # Ends are rounded when stored; an interval off by less than a hundredth is still centred.
+    if abs((low + high) / 2 - mean) <= 0.01 * half + 1e-12 * abs(mean):
+        return f"{number(mean)} ± {number(half, figures=2)}"
+    return f"{number(mean)} ({shown})"
+
+
+def anything(value: object) -> str:
+    """A value of a record that may be a number, text, a list of either, or missing.
+
+    >>> anything(1.0), anything("0.122 against 0.2675"), anything([0.71, 0.993]), anything(None)
+    ('1', '0.122 against 0.2675', '0.710, 0.993', '–')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(anything(item) for item in value) or MISSING
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {anything(item)}" for key, item in value.items()) or MISSING
+    return str(value) if value is not None and value != "" else MISSING
+
+
+def duration(seconds: float | None) -> str:
+    """A time as a person would say it.
+
+    >>> [duration(s) for s in (0.004, 12.34, 200, 7300, None)]
+    ['under 0.1 s', '12.3 s', '3 min 20 s', '2 h 2 min', '–']
+    """
+    if seconds is None or not is_number(seconds):
+        return MISSING
+    if seconds < 0.1:
+        return "under 0.1 s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min"

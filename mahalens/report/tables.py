@@ -1,0 +1,164 @@
+"""Tables for the terminal: results, outcomes of the trials, and the ledger of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from mahalens.report.catalogue import (
+    VERDICT_SYMBOLS,
+    in_order,
+    metric_view,
+    metrics_of,
+    model_label,
+    models_in_order,
+)
+from mahalens.report.numbers import (
+    MISSING,
+    anything,
+    duration,
+    is_number,
+    number,
+    with_interval,
+)
+
+_VERDICT_STYLES = {"holds": "green", "fails": "red", "not measured": "yellow"}
+
+
+def results_table(summary: Mapping[str, Any]) -> Table:
+    """Each metric of each model: mean ± half-width of its 95 % interval, and what was published.
+
+    ``summary`` is the content of ``summary.json``. Metrics without a finite value or published
+    figure are left out.
+    """
+    known = metrics_of(str(summary["study"]))
+    rows = [r for r in summary["rows"] if is_number(r["mean"]) or is_number(r.get("published"))]
+    models = models_in_order(row["model"] for row in rows)
+    metrics = in_order((row["metric"] for row in rows), known)
+    groups = list(dict.fromkeys(group_label(row) for row in rows))
+    cells = {(group_label(row), row["metric"], row["model"]): row for row in rows}
+    some = any(is_number(row.get("published")) for row in rows)
+    told = "\nin brackets: the published mean" if some else ""
+    table = _table(f"Results: mean ± half-width of its 95 % interval{told}")
+    if len(groups) > 1:
+        table.add_column("group")
+    table.add_column("metric", min_width=14)
+    for model in models:
+        table.add_column(Text(model_label(model)), justify="right")
+    for group in groups:
+        for metric in metrics:
+            given = [cells.get((group, metric, model)) for model in models]
+            if any(given):
+                name = Text(metric_view(known, metric).label_with_unit)
+                lead = [Text(group), name] if len(groups) > 1 else [name]
+                table.add_row(*lead, *(_result(row) for row in given))
+    return table
+
+
+def group_label(row: Mapping[str, Any]) -> str:
+    """Which part of a study a row of the summary belongs to, such as ``dim 2, solver adam``."""
+    return ", ".join(f"{key} {anything(value)}" for key, value in row.get("group", {}).items())
+
+
+def _result(row: Mapping[str, Any] | None) -> Text:
+    if row is None:
+        return Text(MISSING, style="dim")
+    text = Text(with_interval(row["mean"], row.get("ci95")))
+    if is_number(row.get("published")):
+        text.append(f"\n({number(row['published'])})", style="dim")
+    return text
+
+
+def outcomes_table(summary: Mapping[str, Any]) -> Table:
+    """How the trials of each model ended, and which were lost to numbers that are not finite."""
+    outcomes = {str(outcome["model"]): outcome for outcome in summary.get("outcomes", [])}
+    table = _table("Outcomes of the trials")
+    table.add_column("model")
+    table.add_column("trials", justify="right")
+    table.add_column("how they ended")
+    table.add_column("best trial", justify="right")
+    table.add_column("time", justify="right")
+    for model in models_in_order(outcomes):
+        outcome = outcomes[model]
+        ends = Text(statuses_line(outcome))
+        if outcome.get("non_finite"):
+            ends.append(f"\nnot finite: {trials_line(outcome['non_finite'])}", style="red")
+        table.add_row(
+            Text(model_label(model)),
+            number(outcome["trials"]),
+            ends,
+            number(outcome.get("best_trial")),
+            duration(outcome.get("seconds")),
+        )
+    return table
+
+
+def statuses_line(outcome: Mapping[str, Any]) -> str:
+    """How many trials ended in which way.
+
+    >>> statuses_line({"statuses": {"zero residual": 14, "local minimum": 6}})
+    '14 zero residual, 6 local minimum'
+    """
+    ends = outcome["statuses"].items()
+    return ", ".join(f"{number(amount)} {status}" for status, amount in ends) or MISSING
+
+
+def trials_line(trials: Sequence[int]) -> str:
+    """Trials by number.
+
+    >>> trials_line([7]), trials_line([3, 7])
+    ('trial 7', 'trials 3, 7')
+    """
+    return f"trial{'' if len(trials) == 1 else 's'} {', '.join(str(t) for t in trials)}"
+
+
+def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """The ledger of claims over one or several runs.
+
+    Takes pairs of a run's name and its summary. Claims come in the order in which they are
+    first met; a run that does not know a claim leaves its cell empty.
+    """
+    ledger: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for column, (_, summary) in enumerate(summaries_with_names):
+        for claim in summary["claims"]:
+            ledger.setdefault(claim["id"], {})[column] = claim
+    names = [name for name, _ in summaries_with_names]
+    table = _table("Claims")
+    table.add_column("claim", min_width=24, ratio=3)
+    table.add_column("source")
+    table.add_column("published", ratio=1)
+    for name in names:
+        table.add_column(Text(name), ratio=1)
+    for given in ledger.values():
+        first = next(iter(given.values()))
+        statement = Text(first["statement"])
+        statement.append(f"\n{first['id']}", style="dim")
+        cells = (_verdict(given.get(column)) for column in range(len(names)))
+        table.add_row(statement, Text(first["source"]), _published(given, names), *cells)
+    return table
+
+
+def _published(given: Mapping[int, Mapping[str, Any]], names: Sequence[str]) -> Text:
+    """One figure if the runs agree on it, else each run's own (they differ in dimension, say)."""
+    figures = {names[column]: anything(claim.get("published")) for column, claim in given.items()}
+    if len(set(figures.values())) == 1:
+        return Text(next(iter(figures.values())))
+    return Text("\n".join(f"{figure} ({name})" for name, figure in figures.items()))
+
+
+def _verdict(claim: Mapping[str, Any] | None) -> Text:
+    if claim is None:
+        return Text(MISSING, style="dim")
+    verdict = claim["verdict"]
+    text = Text(f"{VERDICT_SYMBOLS[verdict]} {verdict}", style=_VERDICT_STYLES[verdict])
+    if claim.get("measured") is not None:
+        text.append(f"\n{anything(claim['measured'])}", style="dim")
+    return text
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_lines=False)
