@@ -24,3 +24,7 @@ class RunFolderError(InputError):
 
 class IllConditionedWarning(UserWarning):
     """The result is defined, but rounding leaves it few correct digits."""
+
+
+class Interrupted(MahalensError):
+    """Work was stopped by the user; what was done is saved and can be resumed."""

@@ -40,11 +40,7 @@ def mahalanobis_model(gaussian: Gaussian) -> nn.Sequential:
     >>> mahalanobis_model(gaussian)(torch.tensor([[3.0, 1.0]])).tolist()
     [1.0]
     """
-    import torch
-
     model = md_abs(gaussian.dim).build(dtype=gaussian.dtype, device=gaussian.device)
     whitening = gaussian.whitening("pca")
-    with torch.no_grad():
-        model[0].weight.copy_(whitening)
-        model[0].bias.copy_(-(whitening @ gaussian.mean))
+    model.load_state_dict({"0.weight": whitening, "0.bias": -(whitening @ gaussian.mean)})
     return model

@@ -41,6 +41,7 @@ class Chain(msgspec.Struct, frozen=True):
     >>> chain = Chain.parse("Linear(4), ReLU, Norm", inputs=2)
     >>> print(chain)
     Linear(4), ReLU, Norm
+    >>> import torch
     >>> chain.build()(torch.zeros(5, 2)).shape
     torch.Size([5])
     """

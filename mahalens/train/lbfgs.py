@@ -8,6 +8,7 @@ from torch import Tensor
 from mahalens.train.objective import MeanSquaredError
 from mahalens.train.solver import StackedSolver, Status
 from mahalens.train.stack import TrialStack
+from mahalens.train.stationary import curvature_range
 
 _SUFFICIENT = 1e-4  # Armijo: this share of the decrease the slope promises
 _CURVATURE = 0.9  # weak Wolfe: the slope must have lost this share
@@ -58,7 +59,6 @@ class LBFGS(StackedSolver):
         slope = (gradient * rows["direction"]).sum(1)
         enough = loss <= rows["loss"] + _SUFFICIENT * rows["step"] * rows["slope"]
         flat = slope >= _CURVATURE * rows["slope"]
-        # At the bottom the decrease drowns in rounding; a point no worse with a flatter slope will do.
         accepted = enough & flat & loss.isfinite()
         if first:
             accepted = torch.ones_like(accepted)
@@ -148,12 +148,23 @@ class LBFGS(StackedSolver):
         zero = self.is_zero(loss)
         stuck = (rows["tries"] >= _MOST_TRIES) & (rows["updates"] == 0)
         exhausted = loss <= (64 * torch.finfo(loss.dtype).eps) ** 2 * self.scale
+        flat = ~zero & self.is_stationary(loss, rows["gradient"] / 2)
         self.finish_first(
             [
                 (broken, Status.NON_FINITE),
                 (zero & (stuck | exhausted), Status.ZERO_RESIDUAL),
-                (~zero & self.is_stationary(loss, rows["gradient"] / 2), Status.LOCAL_MINIMUM),
+                (self._curves_down(flat), Status.SADDLE),
+                (flat, Status.LOCAL_MINIMUM),
                 (stuck, Status.STALLED),
             ],
             loss,
         )
+
+    def _curves_down(self, flat: Tensor) -> Tensor:
+        """Which of the stationary trials have a direction of negative curvature."""
+        saddle = torch.zeros_like(flat)
+        eps = torch.finfo(self.rows["values"].dtype).eps
+        for trial in flat.nonzero().flatten().tolist():
+            low, high = curvature_range(self.objective, self.rows["values"][trial])
+            saddle[trial] = low < -(eps**0.5) * abs(high)
+        return saddle

@@ -74,9 +74,7 @@ class LevenbergMarquardt(StackedSolver):
         escaped = saddle & better
         self._end(best, rooted & ~escaped, saddle)
 
-    def _newton(
-        self, stack: TrialStack, slope: Tensor, matrix: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _newton(self, stack: TrialStack, slope: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """Where the damped step leads, and the decrease it predicts."""
         size = matrix.diagonal(dim1=-2, dim2=-1).abs()  # [A, P]
         size = size.maximum(1e-6 * size.amax(1, keepdim=True))
@@ -91,7 +89,7 @@ class LevenbergMarquardt(StackedSolver):
     def _leave_saddles(
         self, stack: TrialStack, loss: Tensor, matrix: Tensor, rooted: Tensor, moved: Tensor
     ) -> Tensor:
-        """Find which rooted trials sit on a saddle and write a lower point for them in ``moved``."""
+        """Find the rooted trials on a saddle and write a lower point for them in ``moved``."""
         saddle = torch.zeros_like(rooted)
         if not rooted.any():
             return saddle

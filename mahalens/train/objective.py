@@ -75,9 +75,7 @@ class MeanSquaredError:
                 h = rule.forward(h)
         return h, inputs
 
-    def _backward(
-        self, stack: TrialStack, inputs: list[Tensor], grad: Tensor
-    ) -> list[Tensor]:
+    def _backward(self, stack: TrialStack, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
         """Gradient ``[T, K, n]`` of every ``Linear``'s output, given that of the chain's."""
         grads: list[Tensor] = []
         for place in reversed(range(len(self._segments))):
@@ -181,4 +179,5 @@ def _diagonal_blocks(matrix: Tensor, count: int) -> Tensor:
     """View ``[T, count, B, B]`` of the blocks on the diagonal of ``[T, count·B, count·B]``."""
     size = matrix.shape[-1] // count
     blocks = matrix.unflatten(2, (count, size)).unflatten(1, (count, size))
-    return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    diagonal: Tensor = blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    return diagonal

@@ -95,7 +95,6 @@ class NormRule:
             return (1 - self.x).mul_(self.x).mul_(self.x).mul_(weight)
         return self.x.mul_(weight)
 
-
     def bend(self) -> Tensor:
         """``(a a')'`` at the last input ``[T, K, n]``: the slope of what ``backward`` scales."""
         if self.activation == "ReLU":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 from typing import Protocol
 
@@ -38,8 +39,7 @@ CONVERGED = (Status.ZERO_RESIDUAL, Status.LOCAL_MINIMUM, Status.SADDLE)
 class Solver(Protocol):
     """Anything :func:`mahalens.train.solve` can drive to its end, with pauses in between."""
 
-    limit: int
-    epoch: int
+    seconds: float
 
     @property
     def finished(self) -> bool:
@@ -54,11 +54,12 @@ class Solver(Protocol):
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
 
-    def recent_loss(self) -> float:
-        """Median training loss of the running trials, for display."""
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """How much is done, of how much, and a word on where it stands."""
 
 
-class StackedSolver:
+class StackedSolver(abc.ABC):
     """Base of the solvers: keeps the rows of the running trials together.
 
     ``rows`` holds one tensor ``[A, ...]`` per quantity for the A trials still running; ``active``
@@ -72,6 +73,7 @@ class StackedSolver:
         self.objective = objective
         self.limit = limit
         self.epoch = 0
+        self.seconds = 0.0
         self.values = start.values.clone()
         trials = len(start)
         self.final_loss = start.values.new_full((trials,), torch.nan)
@@ -107,6 +109,11 @@ class StackedSolver:
             return torch.empty(0, dtype=torch.int64), self.values.new_empty(0, len(self.values))
         return torch.tensor(self._curve_epochs), torch.stack(self._curve_losses)
 
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """Epochs done, of all, and the median loss."""
+        return self.epoch, self.limit, f"MSE {self.recent_loss():.3g}"
+
     def recent_loss(self) -> float:
         """Median of the newest point of the curve over the running trials."""
         if not self._curve_losses:
@@ -116,6 +123,10 @@ class StackedSolver:
     def running(self) -> TrialStack:
         """The running trials as a stack."""
         return TrialStack(self.objective.chain, self.rows["values"])
+
+    @abc.abstractmethod
+    def advance(self) -> None:
+        """Do the next piece of work with every running trial."""
 
     def record(self, epoch: int, loss: Tensor) -> None:
         """Add a point to the curve: the loss ``[A]`` of the running trials."""
@@ -140,7 +151,8 @@ class StackedSolver:
     @property
     def scale(self) -> Tensor:
         """Mean square of the targets: what a loss is compared with."""
-        return self.objective.y.square().mean()
+        mean: Tensor = self.objective.y.square().mean()
+        return mean
 
     def is_zero(self, loss: Tensor) -> Tensor:
         """Whether the residual is below √eps of the target: the fit is perfect but for rounding."""
@@ -152,7 +164,8 @@ class StackedSolver:
         In whitened coordinates the columns of J have lengths of at most about √N, so this bounds
         the cosine between the residual and what any parameter could change in it.
         """
-        return slope.abs().amax(1) <= torch.finfo(loss.dtype).eps ** 0.5 * loss.sqrt()
+        tolerance: Tensor = torch.finfo(loss.dtype).eps ** 0.5 * loss.sqrt()
+        return slope.abs().amax(1) <= tolerance
 
     def finish_first(self, verdicts: list[tuple[Tensor, Status]], loss: Tensor) -> None:
         """End each running trial by the first of the verdicts ``[A]`` that is true for it.
@@ -177,6 +190,7 @@ class StackedSolver:
         state = {f"rows.{name}": row.contiguous() for name, row in self.rows.items()}
         state |= {
             "epoch": torch.tensor(self.epoch),
+            "seconds": torch.tensor(self.seconds, dtype=torch.float64),
             "active": self.active,
             "values": self.values,
             "final_loss": self.final_loss,
@@ -196,6 +210,7 @@ class StackedSolver:
                 f" for a solver of shape {tuple(self.values.shape)} and {self.values.dtype}"
             )
         self.epoch = int(state["epoch"])
+        self.seconds = float(state["seconds"])
         self.active, self.codes, self.steps = state["active"], state["codes"], state["steps"]
         self.values = state["values"].to(device)
         self.final_loss = state["final_loss"].to(device)

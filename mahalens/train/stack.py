@@ -57,7 +57,7 @@ class TrialStack:
 
     @classmethod
     def from_tensors(cls, chain: Chain, tensors: dict[str, Tensor]) -> TrialStack:
-        """Pack stacked parameters, named as in the module's ``state_dict`` (see :meth:`tensors`)."""
+        """Pack stacked parameters, named as in ``state_dict``; :meth:`tensors` goes back."""
         parts = []
         for place, layer in enumerate(chain.layers):
             if layer.kind != "Linear":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
-from mahalens.errors import InputError
+from mahalens.errors import IllConditionedWarning, InputError, SingularCovarianceError
 from mahalens.geometry import Gaussian
 from mahalens.train.stack import TrialStack
 
@@ -18,7 +20,13 @@ class WhitenedInputs:
     """
 
     def __init__(self, x: Tensor) -> None:
-        self.gaussian = Gaussian.from_data(x)
+        with warnings.catch_warnings():
+            # Any invertible map will do as coordinates: a rough one only costs steps.
+            warnings.simplefilter("ignore", IllConditionedWarning)
+            try:
+                self.gaussian = Gaussian.from_data(x)
+            except SingularCovarianceError:
+                self.gaussian = Gaussian.from_data(x, ridge=1e-3)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples ``[N, D]`` in whitened coordinates."""
@@ -36,9 +44,7 @@ class WhitenedInputs:
         """Trials on whitened inputs, as they act on the original ones."""
         tensors = self._first(stack)
         factor = self.gaussian.factor.expand(len(stack), -1, -1)
-        weight = torch.linalg.solve_triangular(
-            factor, tensors["0.weight"], upper=False, left=False
-        )
+        weight = torch.linalg.solve_triangular(factor, tensors["0.weight"], upper=False, left=False)
         tensors["0.weight"] = weight
         tensors["0.bias"] = tensors["0.bias"] - weight @ self.gaussian.mean
         return TrialStack.from_tensors(stack.chain, tensors)

@@ -1,0 +1,34 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from mahalens.errors import RunFolderError
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write ``content`` under a temporary name beside ``path``, then move it into place.
+
+    The folder is made if it is missing. After a crash at any moment the old file or the new one
+    is there, whole.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be written ({error.strerror}); check the folder's permissions and "
+            "the space left on the disk"
+        ) from None
