@@ -25,8 +25,10 @@ def kaiming_through_samples(
     >>> (x @ weight.T + bias).abs().min(0).values.max() < 1e-6
     tensor(True)
     """
-    if x.ndim != 2 or not len(x):
+    if x.ndim != 2 or not x.numel():
         raise InputError(f"samples of shape {tuple(x.shape)}; give a non-empty [N, D] tensor")
+    if not x.is_floating_point():
+        raise InputError(f"samples of {x.dtype}; give a float dtype, which the weights will have")
     if units < 1:
         raise InputError(f"{units} units; give at least 1")
     weight = torch.empty(units, x.shape[1], dtype=torch.float64)

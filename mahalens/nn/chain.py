@@ -68,6 +68,8 @@ class Chain(msgspec.Struct, frozen=True):
             elif layer.kind not in ELEMENTWISE:
                 known = ", ".join(("Linear(units)", *ELEMENTWISE, "Norm"))
                 raise InputError(f"layer {place}: unknown layer {layer.kind!r}; known: {known}")
+            if layer.kind != "Linear" and layer != Layer(layer.kind):
+                raise InputError(f"layer {place}: {layer.kind} takes no units or bias of its own")
 
     @classmethod
     def parse(cls, text: str, *, inputs: int) -> Chain:

@@ -55,7 +55,7 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of the last axis."""
         square = (x * x).sum(-1)
-        positive = square > 0
+        zero = square == 0  # false for NaN, which must come out as NaN
         # The root is taken of 1 where the square is 0: no infinite slope ever enters the graph.
-        root = torch.where(positive, square, torch.ones_like(square)).sqrt()
-        return torch.where(positive, root, torch.zeros_like(root))
+        root = torch.where(zero, torch.ones_like(square), square).sqrt()
+        return torch.where(zero, torch.zeros_like(root), root)

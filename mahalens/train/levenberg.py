@@ -10,6 +10,7 @@ from mahalens.train.solver import StackedSolver, Status
 from mahalens.train.stack import TrialStack
 
 _DAMPING_START = 1e-2
+_DAMPING_LEAST = 1e-20  # less would change nothing, and 0 could never grow again
 _DAMPING_MOST = 1e16
 _SLOW = 1e-2  # a step is slow if it gains less than this share of the loss
 _PATIENCE = 30  # slow steps in a row before the exact Hessian takes over
@@ -63,7 +64,8 @@ class LevenbergMarquardt(StackedSolver):
         slow = ~self.is_zero(loss) & ~(loss - new_loss > _SLOW * loss)
         damping, growth = rows["damping"], rows["growth"]
         rows["values"] = torch.where(better[:, None], moved, stack.values)
-        rows["damping"] = torch.where(better, damping * shrink, damping * growth)
+        eased = (damping * shrink).clamp_min(_DAMPING_LEAST)
+        rows["damping"] = torch.where(better, eased, damping * growth)
         rows["growth"] = torch.where(better, 2.0, 2 * growth)
         rows["rejected"] = torch.where(better, 0.0, rows["rejected"] + 1)
         if self.objective.has_exact_curvature:

@@ -31,6 +31,8 @@ class MeanSquaredError:
                 f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
                 f"give [N, {chain.inputs}] and [N]"
             )
+        if not len(x):
+            raise InputError("no samples; give at least 1")
         if block is not None and block < 1:
             raise InputError(f"a block of {block} samples; give at least 1")
         self.chain = chain
@@ -71,8 +73,9 @@ class MeanSquaredError:
                     h = torch.baddbmm(affine[..., -1:], affine[..., :-1], h)
                 else:
                     h = torch.bmm(affine, h)
-            for rule in segment.rules:
-                h = rule.forward(h)
+            for number, rule in enumerate(segment.rules):
+                # A rule may overwrite what it is given, but not what the rule before it has kept.
+                h = rule.forward(h.clone() if number else h)
         return h, inputs
 
     def _backward(self, stack: TrialStack, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:

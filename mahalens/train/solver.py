@@ -187,7 +187,7 @@ class StackedSolver(abc.ABC):
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on later, bit for bit."""
         epochs, losses = self.curve
-        state = {f"rows.{name}": row.contiguous() for name, row in self.rows.items()}
+        state = {f"rows.{name}": row for name, row in self.rows.items()}
         state |= {
             "epoch": torch.tensor(self.epoch),
             "seconds": torch.tensor(self.seconds, dtype=torch.float64),
@@ -199,7 +199,7 @@ class StackedSolver(abc.ABC):
             "curve.epochs": epochs,
             "curve.losses": losses,
         }
-        return state
+        return _copies(state)  # the solver goes on writing into its own
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
@@ -209,6 +209,10 @@ class StackedSolver(abc.ABC):
                 f"a saved state of shape {tuple(state['values'].shape)} and {state['values'].dtype}"
                 f" for a solver of shape {tuple(self.values.shape)} and {self.values.dtype}"
             )
+        names = {name for name in state if name.startswith("rows.")}
+        if names != {f"rows.{name}" for name in self.rows}:
+            raise InputError(f"a saved state with {sorted(names)}, which is another solver's")
+        state = _copies(state)
         self.epoch = int(state["epoch"])
         self.seconds = float(state["seconds"])
         self.active, self.codes, self.steps = state["active"], state["codes"], state["steps"]
@@ -221,3 +225,9 @@ class StackedSolver(abc.ABC):
         }
         self._curve_epochs = state["curve.epochs"].tolist()
         self._curve_losses = list(state["curve.losses"].to(device))
+
+
+def _copies(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()
+    }

@@ -44,15 +44,15 @@ class TrialStack:
         if not modules:
             raise InputError("no modules to stack; give at least one")
         states = [module.state_dict() for module in modules]
+        names = parameter_shapes(chain)
         for trial, state in enumerate(states):
-            for name, shape in parameter_shapes(chain).items():
+            for name in {**names, **state}:
                 got = tuple(state[name].shape) if name in state else None
-                if got != shape:
+                if got != names.get(name):
                     raise InputError(
                         f"trial {trial}: parameter {name!r} has shape {got}, "
-                        f"but the chain {chain} wants {shape}"
+                        f"but the chain {chain} wants {names.get(name)}"
                     )
-        names = parameter_shapes(chain)
         return cls.from_tensors(chain, {n: torch.stack([s[n] for s in states]) for n in names})
 
     @classmethod

@@ -48,7 +48,7 @@ def test_metrics_are_the_columns_of_the_study(draw_gaussian, draw_layer):
     weight, bias = draw_layer(4, 2)
     metrics = read_layer(weight, bias, draw_gaussian(2), activation="abs")
     assert tuple(metrics) == LAYER_METRICS
-    assert [*METRICS] == ["train_mse", "test_mse", *LAYER_METRICS]
+    assert [*METRICS] == ["train_mse", "test_mse", "late_decrease", *LAYER_METRICS]
     assert all(type(value) is float for value in metrics.values())
 
 

@@ -20,13 +20,20 @@ class Metric(msgspec.Struct, frozen=True):
 METRICS: dict[str, Metric] = {
     "train_mse": Metric(
         "Final training MSE",
-        "Loss of the last epoch on the training set, as the source reports it.",
+        "Loss of the last epoch (Newton: of the final weights) on the training set.",
         log=True,
     ),
     "test_mse": Metric(
         "MSE on new data",
         "Loss on 1,000 samples drawn anew for this evaluation.",
         log=True,
+    ),
+    "late_decrease": Metric(
+        "Loss still falling",
+        "Share of the loss that went in the last tenth of the epochs (Adam): near 0 once "
+        "training has converged.",
+        unit="relative",
+        better=None,
     ),
     "mirrored_pairs": Metric(
         "Mirrored pairs",

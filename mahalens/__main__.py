@@ -1,0 +1,5 @@
+"""``python -m mahalens`` is the command ``mahalens``."""
+
+from mahalens.cli import main
+
+main()

@@ -1,0 +1,193 @@
+"""The command line: parses, calls, prints. Starts quickly: torch is loaded by ``run`` only."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mahalens._version import __version__
+from mahalens.errors import InputError, Interrupted, MahalensError
+from mahalens.studies.gaussian.config import DTYPES, MODELS, SOLVERS, GaussianConfig
+from mahalens.studies.registry import DATA, STUDIES
+
+if TYPE_CHECKING:
+    from mahalens.studies.folder import RunFolder
+
+FOLDER = click.Path(path_type=Path)
+
+
+class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
+    """Several values in one option, separated by commas."""
+
+    name = "a,b,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        """Split the text."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="mahalens")
+def cli() -> None:
+    """Read and build neural networks as distance measures."""
+
+
+@cli.group(invoke_without_command=True)
+@click.option("--resume", type=FOLDER, metavar="DIR", help="Go on with the run in DIR.")
+@click.option("--quiet", is_flag=True, help="No progress, no tables.")
+@click.pass_context
+def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
+    """Run a study, or go on with one: run STUDY --out DIR, run --resume DIR."""
+    if resume is None:
+        if ctx.invoked_subcommand is None:
+            raise InputError(f"run what? give a study ({', '.join(STUDIES)}) or --resume DIR")
+        return
+    if ctx.invoked_subcommand is not None:
+        raise InputError("--resume takes no study: the folder knows it; leave one of them out")
+    from mahalens.studies.folder import RunFolder
+
+    with RunFolder.open(resume) as folder:
+        if folder.config.study != "gaussian":
+            raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
+        _carry_on(folder, quiet=quiet)
+
+
+@run.command()
+@click.option("--dim", type=int, help="Dimensions: 2, 10, 100 as published, or any.  [default: 2]")
+@click.option("--trials", type=int, help="Trials per model.  [default: 20]")
+@click.option("--epochs", type=int, help="Epochs of Adam, or at most so many steps of Newton.")
+@click.option("--samples", type=int, help="Training samples.  [default: as published]")
+@click.option("--solver", default="adam", show_default=True, metavar="|".join(SOLVERS))
+@click.option("--models", type=CommaSeparated(), default=",".join(MODELS), show_default=True)
+@click.option("--dtype", metavar="|".join(DTYPES), help="[default: float32; newton: float64]")
+@click.option("--device", default="cpu", show_default=True, help="Any device torch knows.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--gaussian", type=FOLDER, metavar="FILE", help="Your mean and covariance, npz or JSON."
+)
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the run.")
+@click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
+@click.option("--quiet", is_flag=True, help="No progress, no tables.")
+def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **options: Any) -> None:
+    """Train networks to output the Mahalanobis distance, and read what they learned."""
+    if options["dim"] is None:
+        options["dim"] = _dim_of(gaussian) if gaussian else 2
+    config = GaussianConfig.with_defaults(**options, gaussian=gaussian.name if gaussian else None)
+    from mahalens.studies.gaussian.run import start
+
+    command = shlex.join(["mahalens", *sys.argv[1:]])
+    with start(config, out, gaussian_file=gaussian, force=force, command=command) as folder:
+        _carry_on(folder, quiet=quiet)
+
+
+@cli.command("list")
+def list_() -> None:
+    """List studies, models, solvers and data."""
+    for title, entries in (
+        ("Studies", STUDIES),
+        ("Models of gaussian", MODELS),
+        ("Solvers of gaussian", SOLVERS),
+        ("Data", DATA),
+    ):
+        click.echo(f"{title}:")
+        for name, text in entries.items():
+            click.echo(f"  {name:<15} {text}")
+
+
+@cli.command()
+@click.argument("folder", type=FOLDER, metavar="DIR")
+def report(folder: Path) -> None:
+    """Make the figures and the report of the run in DIR again."""
+    from mahalens.report import build_report
+
+    click.echo(build_report(folder))
+
+
+@cli.command()
+@click.argument("folders", type=FOLDER, metavar="DIR...", nargs=-1, required=True)
+def claims(folders: tuple[Path, ...]) -> None:
+    """Show the ledger: each claim of the sources with its verdict in each run."""
+    from rich.console import Console
+
+    from mahalens.report.records import load_run
+    from mahalens.report.tables import claims_table
+
+    runs = [(folder.name or str(folder), load_run(folder).summary) for folder in folders]
+    Console(highlight=False).print(claims_table(runs))
+
+
+def _dim_of(gaussian: Path) -> int:
+    from mahalens.data import load_gaussian
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said again, once, when the run begins
+        return load_gaussian(gaussian).dim
+
+
+def _carry_on(folder: RunFolder, *, quiet: bool) -> None:
+    """Finish the run, make its report and say what came out."""
+    from mahalens.console import Display, catch_interrupts
+    from mahalens.report import build_report
+    from mahalens.studies.gaussian.run import carry_on
+
+    if folder.finished:
+        click.echo(f"{folder.path}: the run is complete; making its report again")
+    else:
+        with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
+            try:
+                carry_on(folder, display, should_stop)
+            except (Interrupted, KeyboardInterrupt):
+                raise Interrupted(
+                    f"stopped; go on with: mahalens run --resume {shlex.quote(str(folder.path))}"
+                ) from None
+    page = build_report(folder.path)
+    if not quiet:
+        _print_results(folder.path)
+    click.echo(f"report: {page}")
+
+
+def _print_results(path: Path) -> None:
+    from rich.console import Console
+
+    from mahalens.report.records import load_run
+    from mahalens.report.tables import claims_table, outcomes_table, results_table
+
+    summary = load_run(path).summary
+    console = Console(highlight=False)
+    console.print(results_table(summary))
+    console.print(outcomes_table(summary))
+    console.print(claims_table([(path.name, summary)]))
+
+
+def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
+    click.echo(f"mahalens: warning: {message}", err=True)
+
+
+def main() -> None:
+    """Entry point: one line and exit code 2 for bad input, 130 when interrupted."""
+    warnings.showwarning = _show_warning
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message(), 2)
+    except Interrupted as error:
+        _fail(str(error), 130)
+    except MahalensError as error:
+        _fail(str(error), 2)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("stopped", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"mahalens: {' '.join(message.split())}", err=True)
+    sys.exit(code)

@@ -1,0 +1,130 @@
+"""What the terminal shows while a study runs. Needs no torch."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+PLAIN_EVERY = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class HasProgress(Protocol):
+    """A solver, as far as a display needs to know it."""
+
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """How much is done, of how much, and a word on where it stands."""
+
+
+class Display:
+    """A progress bar with the time left on a terminal, plain lines elsewhere, nothing if quiet."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._bars = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            refresh_per_second=4,
+            disable=quiet or not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def stage(self, name: str) -> Callable[[HasProgress], None]:
+        """Begin to show the training of a model."""
+        if self.console.is_terminal:
+            return self._bar(name)
+        return self._lines(name)
+
+    def _bar(self, name: str) -> Callable[[HasProgress], None]:
+        task = self._bars.add_task(name, state="")
+        shown = 0.0
+
+        def update(solver: HasProgress) -> None:
+            nonlocal shown
+            moment = time.monotonic()
+            if moment - shown > 0.2 or (progress := solver.progress)[0] >= progress[1]:
+                shown = moment
+                done, total, state = solver.progress
+                self._bars.update(task, completed=done, total=total, state=state)
+
+        return update
+
+    def _lines(self, name: str) -> Callable[[HasProgress], None]:
+        began = time.monotonic()
+        spoken = began
+        first: int | None = None
+        ended = False
+
+        def update(solver: HasProgress) -> None:
+            nonlocal spoken, first, ended
+            moment = time.monotonic()
+            done, total, state = solver.progress
+            if first is None:
+                first = done
+                self.note(
+                    f"{name}: starts" if not done else f"{name}: goes on at {done} of {total}"
+                )
+            elif done >= total and not ended:
+                ended = True
+                self.note(f"{name}: {done} of {total}, {state}, took {moment - began:.0f} s")
+            elif moment - spoken >= PLAIN_EVERY and not ended:
+                spoken = moment
+                rate = (done - first) / (moment - began)
+                left = (
+                    f"about {(total - done) / rate:.0f} s left" if rate > 0 else "time left unknown"
+                )
+                self.note(f"{name}: {done} of {total}, {state}, {left}")
+
+        return update
+
+
+@contextmanager
+def catch_interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a wish to stop, so that the state can be saved first.
+
+    A second Ctrl-C is not caught.
+    """
+    wished = False
+
+    def wish(number: int, frame: FrameType | None) -> None:
+        nonlocal wished
+        if wished:
+            raise KeyboardInterrupt
+        wished = True
+
+    before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: wished
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

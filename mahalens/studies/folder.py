@@ -1,0 +1,199 @@
+"""A run as a folder that explains itself. Needs no torch."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import os
+import platform
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from mahalens._version import __version__
+from mahalens.errors import RunFolderError
+from mahalens.files import write_file
+
+CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
+GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
+WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
+_RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, GAUSSIAN, PLOTS, REPORT, LOCK)
+_FOLDERS = (WEIGHTS, FIGURES, CHECKPOINTS)
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``config.json`` holds: everything needed to run it again."""
+
+    study: str
+    mahalens: str = __version__
+    torch: str
+    python: str = platform.python_version()
+    created: str
+    seed: int
+    device: str
+    threads: int
+    protocol: Literal["published", "scaled"]
+    scaled: list[str]
+    command: str
+    options: dict[str, Any]
+
+
+def now() -> str:
+    """This moment, for the record."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+class RunFolder:
+    """A run folder, locked for as long as it is open so that two processes cannot share it."""
+
+    def __init__(self, path: Path, config: RunConfig, lock: FileLock) -> None:
+        self.path = path
+        self.config = config
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, *, force: bool = False) -> RunFolder:
+        """Start a run in a new or empty folder; with ``force`` also in place of an older run."""
+        _check_free(path, force=force)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path}: cannot be made ({error.strerror}); give --out a folder you may write to"
+            ) from None
+        lock = _lock(path)
+        _clear(path)
+        folder = cls(path, config, lock)
+        folder.write_json(CONFIG, config)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a run that was begun earlier."""
+        config = read_config(path)
+        return cls(path, config, _lock(path))
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        (self.path / LOCK).unlink(missing_ok=True)
+        self._lock.release()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all results are there."""
+        return (self.path / SUMMARY).exists()
+
+    def checkpoint(self, model: str) -> Path:
+        """Where the state of a model in training is kept."""
+        return self.path / CHECKPOINTS / f"{model}.safetensors"
+
+    def write_json(self, name: str, record: object) -> None:
+        """Write a record as JSON; numbers that are not finite become null."""
+        write_file(self.path / name, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+
+    def write_csv(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write a table; ``None`` and NaN become empty cells."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow("" if cell is None or cell != cell else cell for cell in row)
+        write_file(self.path / name, text.getvalue().encode())
+
+    def write_tensors(
+        self, name: str, tensors: Mapping[str, Any], metadata: dict[str, str] | None = None
+    ) -> None:
+        """Write torch tensors as safetensors."""
+        from safetensors.torch import save
+
+        ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        write_file(self.path / name, save(ready, metadata))
+
+    def read_tensors(self, path: Path) -> dict[str, Any]:
+        """Read torch tensors back."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            return load(path.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(
+                f"{path}: cannot be read ({error}); delete it to train this model from the start"
+            ) from None
+
+    def drop_checkpoints(self) -> None:
+        """Remove what only an unfinished run needs."""
+        shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read ``config.json`` of a run folder, or say why it is none."""
+    try:
+        return msgspec.json.decode((path / CONFIG).read_bytes(), type=RunConfig)
+    except FileNotFoundError:
+        there = "holds no run" if path.is_dir() else "there is no such folder"
+        raise RunFolderError(
+            f"{path}: {there}; start one with 'mahalens run STUDY --out {path}'"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(f"{path / CONFIG}: cannot be read ({error.strerror})") from None
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(f"{path / CONFIG}: is damaged ({error}); start a new run") from None
+
+
+def _check_free(path: Path, *, force: bool) -> None:
+    try:
+        content = sorted(os.listdir(path))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise RunFolderError(f"{path}: is a file; give --out a folder") from None
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
+    if content in ([], [LOCK]):
+        return
+    if CONFIG not in content:
+        raise RunFolderError(
+            f"{path}: already holds other files ({content[0]}); give --out a new or empty folder"
+        )
+    read_config(path)  # not ours to replace unless it is a run
+    if not force:
+        raise RunFolderError(
+            f"{path}: already holds a run; go on with 'mahalens run --resume {path}', "
+            "replace it with --force, or give --out another folder"
+        )
+
+
+def _clear(path: Path) -> None:
+    """Remove the records of an older run, and nothing else."""
+    for name in _RECORDS:
+        if name != LOCK:
+            (path / name).unlink(missing_ok=True)
+    for name in _FOLDERS:
+        shutil.rmtree(path / name, ignore_errors=True)
+
+
+def _lock(path: Path) -> FileLock:
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunFolderError(
+            f"{path}: another process is working in it; wait for it or stop it first"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be written ({error.strerror}); give --out a folder you may write to"
+        ) from None
+    return lock

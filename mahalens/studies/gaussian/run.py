@@ -1,0 +1,158 @@
+"""Runs the Gaussian study in a folder, from the start or from where it was stopped."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import torch
+
+from mahalens.data import load_gaussian, save_gaussian
+from mahalens.errors import IllConditionedWarning, InputError, RunFolderError
+from mahalens.geometry import Gaussian
+from mahalens.studies.folder import CONFIG, GAUSSIAN, RunConfig, RunFolder, now
+from mahalens.studies.gaussian.config import GaussianConfig
+from mahalens.studies.gaussian.problem import Problem
+from mahalens.studies.gaussian.reading import ModelReading, read_ground_truth, read_trained
+from mahalens.studies.gaussian.records import write_records
+from mahalens.train import Adam, Newton, Solver, solve
+
+
+class Watcher(Protocol):
+    """Told what a run is doing."""
+
+    def stage(self, name: str) -> Callable[[Solver], None]:
+        """A model's training begins; what is returned is called with its solver now and then."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line has happened."""
+
+
+def start(
+    config: GaussianConfig,
+    out: Path,
+    *,
+    gaussian_file: Path | None = None,
+    force: bool = False,
+    command: str = "",
+) -> RunFolder:
+    """Check everything a run needs and make its folder; nothing is written before that."""
+    given = None
+    if gaussian_file is not None:
+        given = load_gaussian(gaussian_file)
+        if given.dim != config.dim:
+            raise InputError(
+                f"{gaussian_file}: has {given.dim} dimensions, but --dim is {config.dim}; "
+                "leave --dim out or make them equal"
+            )
+    _check_device(config)
+    problem = Problem.from_config(config, given)
+    deviations = config.deviations()
+    record = RunConfig(
+        study="gaussian",
+        torch=str(torch.__version__),
+        created=now(),
+        seed=config.seed,
+        device=config.device,
+        threads=torch.get_num_threads(),
+        protocol="scaled" if deviations else "published",
+        scaled=deviations,
+        command=command or " ".join(sys.argv),
+        options=msgspec.to_builtins(config),
+    )
+    folder = RunFolder.create(out, record, force=force)
+    save_gaussian(out / GAUSSIAN, problem.gaussian)
+    return folder
+
+
+def carry_on(
+    folder: RunFolder, watcher: Watcher, should_stop: Callable[[], bool] | None = None
+) -> None:
+    """Train what is not trained yet, read all models and write the records."""
+    config = read_options(folder)
+    problem = Problem.from_config(config, _saved_gaussian(folder))
+    torch.set_num_threads(folder.config.threads)  # another number may round differently
+    trained = {
+        model: _train(folder, problem, model, watcher, should_stop)
+        for model in config.trained_models
+    }
+    watcher.note("reading the trained models")
+    readings: list[ModelReading] = [
+        read_trained(problem, model, trained[model])
+        if model in trained
+        else read_ground_truth(problem)
+        for model in config.models
+    ]
+    write_records(folder, problem, readings)
+    folder.drop_checkpoints()
+
+
+def read_options(folder: RunFolder) -> GaussianConfig:
+    """The options a run was started with."""
+    try:
+        return msgspec.convert(folder.config.options, GaussianConfig)
+    except msgspec.ValidationError as error:
+        raise RunFolderError(
+            f"{folder.path / CONFIG}: options cannot be used ({error}); start a new run"
+        ) from None
+
+
+def _train(
+    folder: RunFolder,
+    problem: Problem,
+    model: str,
+    watcher: Watcher,
+    should_stop: Callable[[], bool] | None,
+) -> Adam | Newton:
+    solver = problem.solver(model)
+    checkpoint = folder.checkpoint(model)
+    if checkpoint.exists():
+        try:
+            solver.restore(folder.read_tensors(checkpoint))
+        except (KeyError, InputError) as error:
+            raise RunFolderError(
+                f"{checkpoint}: does not fit this run ({error}); delete it to train "
+                f"{model} from the start"
+            ) from None
+    report = watcher.stage(model)
+    report(solver)
+    name = str(checkpoint.relative_to(folder.path))
+    solve(
+        solver,
+        save=lambda state: folder.write_tensors(name, state),
+        on_progress=report,
+        should_stop=should_stop,
+    )
+    for trial, status in enumerate(solver.statuses):
+        if status.value == "non-finite":
+            watcher.note(
+                f"{model}: trial {trial} turned non-finite at step {int(solver.steps[trial])} "
+                "and was stopped"
+            )
+    return solver
+
+
+def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
+    """The Gaussian of the run; ``None`` if it was stopped before it was saved and can be drawn."""
+    path = folder.path / GAUSSIAN
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IllConditionedWarning)  # said when the run began
+        if path.exists():
+            return load_gaussian(path)
+    if read_options(folder).gaussian is not None:
+        raise RunFolderError(f"{path}: is missing; start the run again with --gaussian and --force")
+    return None
+
+
+def _check_device(config: GaussianConfig) -> None:
+    try:
+        torch.empty(1, device=config.device, dtype=getattr(torch, config.dtype)).sum().item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"--device {config.device}: cannot be used here ({reason}); try --device cpu"
+        ) from None

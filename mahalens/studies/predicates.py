@@ -1,0 +1,182 @@
+"""The kinds of statement a claim can make, as data that computes its own verdict.
+
+Each predicate has ``judge``, which gives a :class:`Finding` or ``None`` where the run did not
+measure what it needs, and ``published``, the source's own numbers for the same comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from mahalens.stats import paired_lower, proportion, summarize
+from mahalens.studies.evidence import Evidence, Finding, show
+
+SIGNIFICANT = 0.05
+
+
+class Lower(msgspec.Struct, frozen=True):
+    """``metric`` of ``model`` lies below that of ``than``, trial by trial.
+
+    Holds if the one-sided Wilcoxon signed-rank test over paired trials gives p < 0.05.
+    ``measured`` is the share of trials in which it is lower.
+    """
+
+    metric: str
+    model: str
+    than: str
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Compare the two models over their shared trials."""
+        a = evidence.values(self.model, self.metric)
+        b = evidence.values(self.than, self.metric)
+        if a is None or b is None:
+            return None
+        result = paired_lower(a, b)
+        if not result.n:
+            return None
+        why = (
+            f"{self.model} averages {show(float(np.nanmean(a)))}, {self.than} "
+            f"{show(float(np.nanmean(b)))}; lower in {result.wins} of {result.n} trials, "
+            f"one-sided Wilcoxon p = {result.p_value:.2g}."
+        )
+        return Finding(result.p_value < SIGNIFICANT, result.wins / result.n, why)
+
+    def published(self, evidence: Evidence) -> str | None:
+        """The two published means."""
+        a = evidence.published(self.metric, self.model)
+        b = evidence.published(self.metric, self.than)
+        return None if a is None or b is None else f"{show(a)} against {show(b)}"
+
+
+class TrialShare(msgspec.Struct, frozen=True):
+    """At least ``share`` of the trials have ``metric`` below (or above) ``bound``.
+
+    ``measured`` is the share of the trials that do; a trial without a value does not.
+    """
+
+    metric: str
+    model: str
+    side: Literal["below", "above"]
+    bound: float
+    share: float = 0.9
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Count the trials on the right side of the bound."""
+        values = evidence.values(self.model, self.metric)
+        if values is None:
+            return None
+        good = values < self.bound if self.side == "below" else values > self.bound
+        result = proportion(int(good.sum()), len(values))
+        low, high = result.ci95
+        why = (
+            f"{self.side} {show(self.bound)} in {result.k} of {result.n} trials "
+            f"({low:.0%} to {high:.0%} with 95 % confidence), wanted in {self.share:.0%}; "
+            f"median {show(float(np.nanmedian(values)))}."
+        )
+        return Finding(result.share >= self.share, result.share, why)
+
+    def published(self, evidence: Evidence) -> str | None:
+        """The published mean."""
+        mean = evidence.published(self.metric, self.model)
+        return None if mean is None else f"mean {show(mean)}"
+
+
+class Average(msgspec.Struct, frozen=True):
+    """The mean of ``metric``, divided by the fact ``per``, lies below (or above) ``bound``.
+
+    Holds only if its whole 95 % interval does.
+    """
+
+    metric: str
+    model: str
+    side: Literal["below", "above"]
+    bound: float
+    per: str | None = None
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Put the interval of the mean beside the bound."""
+        values = evidence.values(self.model, self.metric)
+        if values is None:
+            return None
+        unit = evidence.number(self.per) if self.per else 1.0
+        summary = summarize(values / unit)
+        low, high = summary.ci95 or (summary.mean, summary.mean)
+        holds = high < self.bound if self.side == "below" else low > self.bound
+        of = f" of {self.per.replace('_', ' ')}" if self.per else ""
+        why = (
+            f"Mean {show(summary.mean)}{of}, 95 % interval {show(low)} to {show(high)}; "
+            f"wanted {self.side} {show(self.bound)}."
+        )
+        return Finding(holds, summary.mean, why)
+
+    def published(self, evidence: Evidence) -> str | None:
+        """The published mean in the same unit."""
+        mean = evidence.published(self.metric, self.model)
+        if mean is None:
+            return None
+        return f"mean {show(mean / (evidence.number(self.per) if self.per else 1.0))}"
+
+
+class AboveChance(msgspec.Struct, frozen=True):
+    """``metric`` is at least ``bound`` on average and above what chance gives.
+
+    ``chance`` names a fact with the 2.5 % and 97.5 % points of the metric under chance. Where
+    chance alone reaches ``bound``, high values say nothing, and the claim cannot hold.
+    """
+
+    metric: str
+    model: str
+    bound: float
+    chance: str
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Put the interval of the mean beside chance and bound."""
+        values = evidence.values(self.model, self.metric)
+        band = evidence.facts.get(self.chance)
+        if values is None or not isinstance(band, (list, tuple)):
+            return None
+        summary = summarize(values)
+        low, high = summary.ci95 or (summary.mean, summary.mean)
+        holds = low > max(self.bound, float(band[1]))
+        why = (
+            f"Mean {show(summary.mean)}, 95 % interval {show(low)} to {show(high)}; random "
+            f"rotations of the true whitening give {show(float(band[0]))} to "
+            f"{show(float(band[1]))}, and {show(self.bound)} was wanted."
+        )
+        return Finding(holds, summary.mean, why)
+
+    def published(self, evidence: Evidence) -> str | None:
+        """No figure was published."""
+        del evidence
+        return None
+
+
+class Both(msgspec.Struct, frozen=True):
+    """Two predicates hold, the second one if ``negated`` fails. ``measured`` is the first's."""
+
+    first: Predicate
+    second: Predicate
+    negated: bool = False
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Judge both."""
+        a, b = self.first.judge(evidence), self.second.judge(evidence)
+        if a is None or b is None:
+            return None
+        return Finding(a.holds and b.holds != self.negated, a.measured, f"{a.why} {b.why}")
+
+    def published(self, evidence: Evidence) -> str | None:
+        """What was published about the first."""
+        return self.first.published(evidence)
+
+
+Predicate = Lower | TrialShare | Average | AboveChance | Both
+
+
+def is_finite(value: float) -> float | None:
+    """The value, or ``None`` where JSON has no number for it."""
+    return value if math.isfinite(value) else None
