@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
+from mahalens.files import write_file
 from mahalens.geometry.checks import require_count, require_finite
 from mahalens.geometry.covariance import symmetric_tolerance
 from mahalens.geometry.gaussian import Gaussian
@@ -111,18 +111,7 @@ def save_gaussian(path: str | os.PathLike[str], gaussian: Gaussian) -> None:
         f' "covariance": {_dump_rows(exact.covariance)},\n'
         f' "factor": {_dump_rows(exact.factor)}}}\n'
     )
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written, {_reason(error)}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    write_file(file, text.encode("utf-8"))
 
 
 def _read(file: Path) -> dict[str, Any]:

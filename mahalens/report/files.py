@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,20 +87,3 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return load(contents(path))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise damaged(path, error) from None
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write ``content`` under a temporary name beside ``path``, then move it into place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: cannot be written ({error.strerror}); check the folder's permissions and "
-            "the space left on the disk"
-        ) from None

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from mahalens.files import write_file
 from mahalens.report.catalogue import (
     VERDICT_SYMBOLS,
     VERDICTS,
@@ -22,7 +23,6 @@ from mahalens.report.catalogue import (
     remark_on,
 )
 from mahalens.report.figures import FIGURE_NAMES, DrawnFigure, draw_figures
-from mahalens.report.files import write_file
 from mahalens.report.numbers import (
     MISSING,
     anything,

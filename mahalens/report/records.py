@@ -155,6 +155,7 @@ class _Outcome(msgspec.Struct):
     model: str
     trials: int
     statuses: dict[str, int]
+    basins: dict[str, int] = {}
     non_finite: list[int] = []
     best_trial: int | None = None
     seconds: float | None = None
@@ -201,6 +202,7 @@ def _trials(path: Path) -> TrialTable:
         trial.append(parse_cell(path, line, "trial", cells.pop("trial"), int))
         status.append(cells.pop("status"))
         cells.pop("steps", None)
+        cells.pop("basin", None)
         for name, text in cells.items():
             value = parse_cell(path, line, name, text, float_or_nan)
             metrics.setdefault(name, []).append(value)

@@ -102,9 +102,21 @@ def statuses_line(outcome: Mapping[str, Any]) -> str:
 
     >>> statuses_line({"statuses": {"zero residual": 14, "local minimum": 6}})
     '14 zero residual, 6 local minimum'
+
+    Where the trials were trained for a fixed time, also where they would have gone:
+
+    >>> statuses_line({"statuses": {"done": 2}, "basins": {"zero residual": 2}})
+    '2 done; converged from there: 2 zero residual'
     """
-    ends = outcome["statuses"].items()
-    return ", ".join(f"{number(amount)} {status}" for status, amount in ends) or MISSING
+    ends = _counted(outcome["statuses"])
+    basins = outcome.get("basins") or {}
+    if basins and basins != outcome["statuses"] and "done" in outcome["statuses"]:
+        ends += f"; converged from there: {_counted(basins)}"
+    return ends or MISSING
+
+
+def _counted(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number(amount)} {name}" for name, amount in amounts.items())
 
 
 def trials_line(trials: Sequence[int]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ class Evidence:
     trials: Mapping[tuple[str, str], NDArray[np.float64]]
     facts: Mapping[str, object]
     published: Callable[[str, str], float | None]
+    basins: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def values(self, model: str, metric: str) -> NDArray[np.float64] | None:
         """One number per trial ``[T]``, NaN where it has none; ``None`` if it was not measured."""

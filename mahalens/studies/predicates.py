@@ -7,10 +7,13 @@ measure what it needs, and ``published``, the source's own numbers for the same 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from mahalens.stats import paired_lower, proportion, summarize
 from mahalens.studies.evidence import Evidence, Finding, show
@@ -76,6 +79,7 @@ class TrialShare(msgspec.Struct, frozen=True):
             f"{self.side} {show(self.bound)} in {result.k} of {result.n} trials "
             f"({low:.0%} to {high:.0%} with 95 % confidence), wanted in {self.share:.0%}; "
             f"median {show(float(np.nanmedian(values)))}."
+            + _where(evidence.basins.get(self.model, ()), good)
         )
         return Finding(result.share >= self.share, result.share, why)
 
@@ -172,6 +176,25 @@ class Both(msgspec.Struct, frozen=True):
     def published(self, evidence: Evidence) -> str | None:
         """What was published about the first."""
         return self.first.published(evidence)
+
+
+def _where(basins: Sequence[str], good: NDArray[np.bool_]) -> str:
+    """A sentence on where the trials that missed lie, if that is known."""
+    missed = Counter(b for b, fine in zip(basins, good.tolist(), strict=False) if b and not fine)
+    if not missed:
+        return ""
+    parts = [f"{count} {_PLACES.get(basin, basin)}" for basin, count in missed.most_common()]
+    return f" Of the {missed.total()} that miss: {', '.join(parts)}."
+
+
+_PLACES = {
+    "zero residual": "in the basin of the perfect fit, not yet there",
+    "local minimum": "at a local minimum",
+    "saddle point": "at a saddle point",
+    "not converged": "not converged",
+    "stalled": "stalled",
+    "non-finite": "non-finite",
+}
 
 
 Predicate = Lower | TrialShare | Average | AboveChance | Both

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mahalens.errors import InputError
 from mahalens.train.objective import MeanSquaredError
 from mahalens.train.solver import StackedSolver, Status
 from mahalens.train.stack import TrialStack
-from mahalens.train.stationary import curvature_range
+from mahalens.train.stationary import curves_down
 
 _SUFFICIENT = 1e-4  # Armijo: this share of the decrease the slope promises
 _CURVATURE = 0.9  # weak Wolfe: the slope must have lost this share
@@ -31,6 +32,8 @@ class LBFGS(StackedSolver):
         self, objective: MeanSquaredError, start: TrialStack, steps: int, *, memory: int = 20
     ) -> None:
         super().__init__(objective, start, steps)
+        if memory < 1:
+            raise InputError(f"a memory of {memory} steps; give at least 1")
         trials, width = start.values.shape
         new = start.values.new_zeros
         self.rows |= {
@@ -153,18 +156,9 @@ class LBFGS(StackedSolver):
             [
                 (broken, Status.NON_FINITE),
                 (zero & (stuck | exhausted), Status.ZERO_RESIDUAL),
-                (self._curves_down(flat), Status.SADDLE),
+                (curves_down(self.objective, rows["values"], flat), Status.SADDLE),
                 (flat, Status.LOCAL_MINIMUM),
                 (stuck, Status.STALLED),
             ],
             loss,
         )
-
-    def _curves_down(self, flat: Tensor) -> Tensor:
-        """Which of the stationary trials have a direction of negative curvature."""
-        saddle = torch.zeros_like(flat)
-        eps = torch.finfo(self.rows["values"].dtype).eps
-        for trial in flat.nonzero().flatten().tolist():
-            low, high = curvature_range(self.objective, self.rows["values"][trial])
-            saddle[trial] = low < -(eps**0.5) * abs(high)
-        return saddle

@@ -8,6 +8,7 @@ from torch import Tensor
 from mahalens.train.objective import MeanSquaredError
 from mahalens.train.solver import StackedSolver, Status
 from mahalens.train.stack import TrialStack
+from mahalens.train.stationary import curves_down
 
 _DAMPING_START = 1e-2
 _DAMPING_LEAST = 1e-20  # less would change nothing, and 0 could never grow again
@@ -29,7 +30,8 @@ class LevenbergMarquardt(StackedSolver):
 
     A trial ends where its residual is 0 within rounding, or where its gradient is 0 and no
     direction curves down (a local minimum). At a saddle it goes on down the most negative
-    curvature. Where no step helps although the gradient is not 0 it has stalled.
+    curvature if the Hessian is written out for its chain, and ends otherwise. Where no step helps
+    although the gradient is not 0 it has stalled.
 
     Every step starts from the rows alone, so a restored solver repeats it exactly.
     """
@@ -74,6 +76,7 @@ class LevenbergMarquardt(StackedSolver):
 
         best = torch.where(better, new_loss, loss)
         escaped = saddle & better
+        saddle |= curves_down(self.objective, stack.values, rooted & ~exact)
         self._end(best, rooted & ~escaped, saddle)
 
     def _newton(self, stack: TrialStack, slope: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:

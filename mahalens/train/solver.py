@@ -70,6 +70,13 @@ class StackedSolver(abc.ABC):
     def __init__(self, objective: MeanSquaredError, start: TrialStack, limit: int) -> None:
         if limit < 1:
             raise InputError(f"{limit} epochs; give at least 1")
+        if not len(start):
+            raise InputError("no trials; give at least 1")
+        if start.chain != objective.chain or start.values.dtype != objective.x.dtype:
+            raise InputError(
+                f"trials of the chain {start.chain} in {start.values.dtype} for an objective of "
+                f"the chain {objective.chain} in {objective.x.dtype}; make them equal"
+            )
         self.objective = objective
         self.limit = limit
         self.epoch = 0

@@ -58,6 +58,14 @@ class TrialStack:
     @classmethod
     def from_tensors(cls, chain: Chain, tensors: dict[str, Tensor]) -> TrialStack:
         """Pack stacked parameters, named as in ``state_dict``; :meth:`tensors` goes back."""
+        for name, shape in parameter_shapes(chain).items():
+            got = tuple(tensors[name].shape) if name in tensors else None
+            if got is None or got[1:] != shape:
+                wanted = ", ".join(("T", *map(str, shape)))
+                raise InputError(
+                    f"stacked parameter {name!r} has shape {got}, but the chain {chain} "
+                    f"wants ({wanted})"
+                )
         parts = []
         for place, layer in enumerate(chain.layers):
             if layer.kind != "Linear":

@@ -309,7 +309,7 @@ class TestSave:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(InputError, match=r"g\.json: cannot be written, No space left"):
+        with pytest.raises(InputError, match=r"g\.json: cannot be written \(No space left"):
             save_gaussian(path, draw_gaussian(2, torch.Generator().manual_seed(1)))
         assert path.read_bytes() == before
         assert [file.name for file in tmp_path.iterdir()] == ["g.json"]
@@ -320,9 +320,7 @@ class TestSave:
             save_gaussian(tmp_path / "g.npz", drawn)
         with pytest.raises(InputError, match=r"given a batch \[2\]; save them one by one"):
             save_gaussian(tmp_path / "g.json", Gaussian.stack([drawn, drawn]))
-        with pytest.raises(InputError, match="cannot be written, No such file or directory"):
-            save_gaussian(tmp_path / "nowhere" / "g.json", drawn)
         (tmp_path / "folder.json").mkdir()
-        with pytest.raises(InputError, match="cannot be written, Is a directory"):
+        with pytest.raises(InputError, match=r"cannot be written \(Is a directory"):
             save_gaussian(tmp_path / "folder.json", drawn)
         assert [file.name for file in tmp_path.iterdir()] == ["folder.json"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -264,12 +265,11 @@ def test_a_failed_write_leaves_the_old_page(
     page = folder / "report.html"
     page.write_text("old")
 
-    def full(path: Path, data: bytes) -> int:
-        path.touch()
+    def full(stream: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("mahalens.report.page.draw_figures", lambda records: iter(()))
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunFolderError, match=r"report.html: cannot be written \(No space left"):
         build_report(folder)
     assert page.read_text() == "old"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from mahalens.nn import Chain, md_abs, md_relu, md_sigmoid
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.train import Adam, MeanSquaredError, Newton, TrialStack
 
+CONTINUED_STEPS = 600
 CHAINS = {"abs": md_abs, "relu": md_relu, "sigmoid": md_sigmoid}
 
 
@@ -68,6 +70,18 @@ class Problem:
         weight = self.cast(torch.stack([weight[:units] for weight, _ in draws]))
         bias = self.cast(torch.stack([bias[:units] for _, bias in draws]))
         return TrialStack.from_tensors(chain, {"0.weight": weight, "0.bias": bias})
+
+    def continued(self, stack: TrialStack) -> Newton:
+        """A solver that goes on from where trials ended, to see in which basin they lie.
+
+        It works in float64 on the samples before they were rounded: rounding them leaves a
+        residual that would hide a perfect fit.
+        """
+        exact = Problem.from_config(
+            msgspec.structs.replace(self.config, dtype="float64"), self.gaussian
+        )
+        start = TrialStack(stack.chain, stack.values.double())
+        return Newton(stack.chain, exact.x, exact.y, start, CONTINUED_STEPS)
 
     def solver(self, model: str) -> Adam | Newton:
         """The solver that trains all trials of a model."""

@@ -23,11 +23,15 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True)
 class ModelReading:
-    """All trials of one model: how they ended and what their weights say."""
+    """All trials of one model: how they ended and what their weights say.
+
+    ``basins`` says where each trial lies: the end of the converging solver, started from it.
+    """
 
     model: str
     stack: TrialStack
     statuses: list[str]
+    basins: list[str]
     steps: list[int]
     seconds: float
     metrics: list[dict[str, float]]
@@ -44,7 +48,9 @@ class ModelReading:
         return min(finite, key=lambda t: losses[t]) if finite else None
 
 
-def read_trained(problem: Problem, model: str, solver: Adam | Newton) -> ModelReading:
+def read_trained(
+    problem: Problem, model: str, solver: Adam | Newton, basins: list[str]
+) -> ModelReading:
     """Read every trial of a model that has been trained."""
     stack = solver.stack
     losses = solver.final_loss.tolist()
@@ -61,6 +67,7 @@ def read_trained(problem: Problem, model: str, solver: Adam | Newton) -> ModelRe
         model=model,
         stack=stack,
         statuses=[status.value for status in solver.statuses],
+        basins=basins,
         steps=solver.steps.tolist(),
         seconds=solver.seconds,
         metrics=metrics,
@@ -82,6 +89,7 @@ def read_ground_truth(problem: Problem) -> ModelReading:
         model="ground-truth",
         stack=stack,
         statuses=["analytic"],
+        basins=["zero residual"],
         steps=[0],
         seconds=0.0,
         metrics=[_metrics(problem, "ground-truth", stack, 0, loss, math.nan)],

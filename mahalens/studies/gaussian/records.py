@@ -34,7 +34,8 @@ def write_records(folder: RunFolder, problem: Problem, readings: list[ModelReadi
             reading.stack.tensors(),
             {"model": reading.model, "chain": str(reading.stack.chain), "first axis": "trial"},
         )
-    folder.write_csv(TRIALS, ("model", "trial", "status", "steps", *METRICS), _trial_rows(readings))
+    columns = ("model", "trial", "status", "basin", "steps", *METRICS)
+    folder.write_csv(TRIALS, columns, _trial_rows(readings))
     folder.write_csv(CURVES, ("model", "trial", "epoch", "train_mse"), _curve_rows(readings))
     folder.write_tensors(PLOTS, _plots(problem, readings))
     folder.write_json(SUMMARY, summarise(problem, readings, folder.config.protocol))
@@ -51,6 +52,7 @@ def summarise(problem: Problem, readings: list[ModelReading], protocol: str) -> 
             for name in METRICS
         },
         facts=facts,
+        basins={reading.model: reading.basins for reading in readings},
         published=lambda metric, model: published_mean(metric, model, config.dim),
     )
     return {
@@ -85,6 +87,7 @@ def _outcome(reading: ModelReading) -> dict[str, Any]:
         "model": reading.model,
         "trials": len(reading.statuses),
         "statuses": dict(Counter(reading.statuses)),
+        "basins": dict(Counter(filter(None, reading.basins))),
         "non_finite": [t for t, status in enumerate(reading.statuses) if status == "non-finite"],
         "best_trial": reading.best,
         "seconds": reading.seconds,
@@ -115,7 +118,14 @@ def _row(problem: Problem, reading: ModelReading, name: str) -> dict[str, Any]:
 
 def _trial_rows(readings: list[ModelReading]) -> list[list[Any]]:
     return [
-        [reading.model, trial, reading.statuses[trial], reading.steps[trial], *metrics.values()]
+        [
+            reading.model,
+            trial,
+            reading.statuses[trial],
+            reading.basins[trial],
+            reading.steps[trial],
+            *metrics.values(),
+        ]
         for reading in readings
         for trial, metrics in enumerate(reading.metrics)
     ]

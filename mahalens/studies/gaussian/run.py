@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 import torch
@@ -20,6 +20,10 @@ from mahalens.studies.gaussian.problem import Problem
 from mahalens.studies.gaussian.reading import ModelReading, read_ground_truth, read_trained
 from mahalens.studies.gaussian.records import write_records
 from mahalens.train import Adam, Newton, Solver, solve
+
+T = TypeVar("T", bound=Adam | Newton)
+
+DISTANCE_MODELS = ("abs", "relu")
 
 
 class Watcher(Protocol):
@@ -76,13 +80,15 @@ def carry_on(
     config = read_options(folder)
     problem = Problem.from_config(config, _saved_gaussian(folder))
     torch.set_num_threads(folder.config.threads)  # another number may round differently
-    trained = {
-        model: _train(folder, problem, model, watcher, should_stop)
-        for model in config.trained_models
-    }
+
+    def train(name: str, solver: T) -> T:
+        return _train(folder, name, solver, watcher, should_stop)
+
+    trained = {model: train(model, problem.solver(model)) for model in config.trained_models}
+    basins = {model: _basins(problem, model, solver, train) for model, solver in trained.items()}
     watcher.note("reading the trained models")
     readings: list[ModelReading] = [
-        read_trained(problem, model, trained[model])
+        read_trained(problem, model, trained[model], basins[model])
         if model in trained
         else read_ground_truth(problem)
         for model in config.models
@@ -101,36 +107,51 @@ def read_options(folder: RunFolder) -> GaussianConfig:
         ) from None
 
 
+def _basins(
+    problem: Problem, model: str, solver: Adam | Newton, train: Callable[[str, Newton], Newton]
+) -> list[str]:
+    """Where the trials of a model lie: what the converging solver finds when it goes on from them.
+
+    Only models that can be distances have a perfect fit to find; for others nothing is said.
+    """
+    if isinstance(solver, Newton):
+        return [status.value for status in solver.statuses]
+    if model not in DISTANCE_MODELS:
+        return [""] * len(solver.statuses)
+    continued = train(f"{model}-basin", problem.continued(solver.stack))
+    return [status.value for status in continued.statuses]
+
+
 def _train(
     folder: RunFolder,
-    problem: Problem,
-    model: str,
+    name: str,
+    solver: T,
     watcher: Watcher,
     should_stop: Callable[[], bool] | None,
-) -> Adam | Newton:
-    solver = problem.solver(model)
-    checkpoint = folder.checkpoint(model)
+) -> T:
+    """Drive a solver to its end, from its checkpoint if there is one."""
+    checkpoint = folder.checkpoint(name)
     if checkpoint.exists():
         try:
             solver.restore(folder.read_tensors(checkpoint))
         except (KeyError, InputError) as error:
             raise RunFolderError(
                 f"{checkpoint}: does not fit this run ({error}); delete it to train "
-                f"{model} from the start"
+                f"{name} from the start"
             ) from None
-    report = watcher.stage(model)
+    report = watcher.stage(name)
     report(solver)
-    name = str(checkpoint.relative_to(folder.path))
+    file = str(checkpoint.relative_to(folder.path))
     solve(
         solver,
-        save=lambda state: folder.write_tensors(name, state),
+        save=lambda state: folder.write_tensors(file, state),
         on_progress=report,
         should_stop=should_stop,
     )
     for trial, status in enumerate(solver.statuses):
         if status.value == "non-finite":
             watcher.note(
-                f"{model}: trial {trial} turned non-finite at step {int(solver.steps[trial])} "
+                f"{name}: trial {trial} turned non-finite at step {int(solver.steps[trial])} "
                 "and was stopped"
             )
     return solver

@@ -1,0 +1,179 @@
+"""Chains: text that can be pasted back, modules of the right shape, errors that help."""
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from mahalens.errors import InputError
+from mahalens.nn import Abs, Chain, Layer, Neg, Norm
+
+KINDS = {"Abs": Abs, "ReLU": nn.ReLU, "Sigmoid": nn.Sigmoid, "Neg": Neg, "Norm": Norm}
+
+linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
+elementwise = st.sampled_from(["Abs", "ReLU", "Sigmoid", "Neg"]).map(Layer)
+
+
+@st.composite
+def chains(draw):
+    layers = draw(st.lists(linear | elementwise, min_size=1, max_size=6))
+    if draw(st.booleans()):
+        layers += [Layer("Norm"), *draw(st.lists(elementwise, max_size=2))]
+    return Chain(draw(st.integers(1, 5)), tuple(layers))
+
+
+class TestText:
+    @settings(deadline=None)
+    @given(chains())
+    def test_text_can_be_pasted_back(self, chain):
+        assert Chain.parse(str(chain), inputs=chain.inputs) == chain
+
+    @settings(deadline=None)
+    @given(chains(), st.sampled_from(["", " ", "  ", "\n  ", "\t"]))
+    def test_spaces_do_not_matter(self, chain, space):
+        text = str(chain).replace(", ", f"{space},{space}").replace("(", f"({space}")
+        text = text.replace("=", f"{space}={space}").replace(")", f"{space})")
+        assert Chain.parse(f"{space}{text}{space}", inputs=chain.inputs) == chain
+
+    @settings(deadline=None)
+    @given(chains())
+    def test_json_goes_there_and_back(self, chain):
+        assert msgspec.json.decode(msgspec.json.encode(chain), type=Chain) == chain
+
+    def test_what_is_read(self):
+        chain = Chain.parse("Linear(128), ReLU, Linear(10, bias=False), ReLU, Neg", inputs=784)
+        assert chain.inputs == 784
+        assert chain.layers == (
+            Layer("Linear", 128, True),
+            Layer("ReLU"),
+            Layer("Linear", 10, False),
+            Layer("ReLU"),
+            Layer("Neg"),
+        )
+        assert Chain.parse("Linear(10, bias=True)", inputs=1) == Chain.parse("Linear(10)", inputs=1)
+
+    @settings(deadline=None)
+    @given(chains())
+    def test_scalar_means_there_is_a_norm(self, chain):
+        assert chain.scalar == ("Norm" in str(chain))
+
+    def test_chains_are_values(self):
+        a, b = (Chain.parse("Linear(4), Abs", inputs=2) for _ in range(2))
+        assert a == b
+        assert hash(a) == hash(b)
+        assert a != Chain.parse("Linear(4), Abs", inputs=3)
+        with pytest.raises(AttributeError):
+            a.inputs = 3
+
+
+class TestBuild:
+    @settings(deadline=None)
+    @given(chains())
+    def test_modules_and_shapes(self, chain):
+        module = chain.build(dtype=torch.float64)
+        assert isinstance(module, nn.Sequential)
+        assert len(module) == len(chain.layers)
+        width = chain.inputs
+        for made, layer in zip(module, chain.layers, strict=True):
+            if layer.kind == "Linear":
+                assert isinstance(made, nn.Linear)
+                assert (made.in_features, made.out_features) == (width, layer.units)
+                assert (made.bias is not None) == layer.bias
+                assert made.weight.dtype == torch.float64
+                width = layer.units
+            else:
+                assert type(made) is KINDS[layer.kind]
+        for batch in ((), (7,), (2, 3)):
+            out = module(torch.ones(*batch, chain.inputs, dtype=torch.float64))
+            assert out.shape == (batch if chain.scalar else (*batch, width))
+
+    def test_the_layers_are_applied_in_order(self):
+        chain = Chain.parse("Linear(4), ReLU, Linear(3, bias=False), Abs, Norm, Neg", inputs=2)
+        module = chain.build(dtype=torch.float64)
+        x = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        hidden = (x @ module[0].weight.T + module[0].bias).clamp(min=0)
+        wanted = -torch.linalg.vector_norm((hidden @ module[2].weight.T).abs(), dim=-1)
+        torch.testing.assert_close(module(x), wanted)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_dtype(self, dtype):
+        module = Chain.parse("Linear(4), Abs, Norm", inputs=2).build(dtype=dtype)
+        assert module(torch.zeros(1, 2, dtype=dtype)).dtype == dtype
+        assert {p.dtype for p in module.parameters()} == {dtype}
+
+    def test_device(self):
+        module = Chain.parse("Linear(4), Abs, Norm", inputs=2).build(device="meta")
+        assert module(torch.zeros(5, 2, device="meta")).device.type == "meta"
+
+    def test_starting_weights_are_those_of_pytorch(self):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            built = Chain.parse("Linear(4), Abs, Linear(2)", inputs=3).build()
+            torch.manual_seed(3)
+            plain = nn.Sequential(nn.Linear(3, 4), Abs(), nn.Linear(4, 2))
+        assert built.state_dict().keys() == plain.state_dict().keys()
+        for name, value in plain.state_dict().items():
+            assert torch.equal(built.state_dict()[name], value)
+
+    def test_mixes_with_other_modules(self):
+        inner = Chain.parse("Linear(4), Abs, Norm", inputs=3).build(dtype=torch.float64)
+        outer = nn.Sequential(nn.Linear(2, 3, dtype=torch.float64), nn.Tanh(), inner)
+        x = torch.ones(5, 2, dtype=torch.float64)
+        torch.testing.assert_close(outer(x), inner(outer[1](outer[0](x))))
+        outer(x).sum().backward()
+        assert all(p.grad is not None for p in outer.parameters())
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("Linear(4), Abs, Norm, Linear(2)", "layer 3: Linear after Norm, which leaves no"),
+            ("Linear(4), Norm, Abs, Norm", "layer 3: a second Norm; the first left no units"),
+            ("Linear(0), Abs", "layer 0: Linear needs at least 1 unit"),
+            ("Linear", "cannot read 'Linear'; write Linear"),
+            ("Linear(-4)", r"cannot read 'Linear\(-4\)'; write Linear\(4\) or Linear\(4, bias="),
+            ("Abs, Linear(4, bias=No)", r"cannot read 'Linear\(4, bias=No\)'"),
+            ("Linear(4, False)", r"cannot read 'Linear\(4, False\)'"),
+            ("Linear(2.5)", r"cannot read 'Linear\(2.5\)'"),
+            (
+                "Linear(4), Tanh",
+                r"layer 1: unknown layer 'Tanh'; known: Linear\(units\), Abs, ReLU, Sigmoid, Neg, "
+                "Norm",
+            ),
+            ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
+            ("Linear(4), Abs(3)", r"layer 1: unknown layer 'Abs\(3\)'"),
+            ("", "layer 0: unknown layer ''"),
+            ("Linear(4),", "layer 1: unknown layer ''"),
+        ],
+    )
+    def test_unreadable_text(self, text, message):
+        with pytest.raises(InputError, match=message):
+            Chain.parse(text, inputs=2)
+
+    @pytest.mark.parametrize("inputs", [0, -1])
+    def test_inputs(self, inputs):
+        with pytest.raises(InputError, match=f"a chain with {inputs} inputs; give at least 1"):
+            Chain.parse("Linear(4)", inputs=inputs)
+
+    def test_no_layers(self):
+        with pytest.raises(InputError, match="a chain without layers; give at least one"):
+            Chain(2, ())
+
+    @pytest.mark.parametrize("units", [None, 0, -3])
+    def test_linear_without_units(self, units):
+        with pytest.raises(InputError, match="layer 1: Linear needs at least 1 unit"):
+            Chain(2, (Layer("Abs"), Layer("Linear", units)))
+
+    @pytest.mark.parametrize("layer", [Layer("Abs", 3), Layer("Norm", 1), Layer("Neg", bias=False)])
+    def test_units_where_there_are_none(self, layer):
+        """They would print, and build, as a Linear."""
+        with pytest.raises(InputError, match=f"layer 0: {layer.kind} takes no units or bias"):
+            Chain(2, (layer,))
+
+    def test_errors_name_one_line(self):
+        with pytest.raises(InputError) as caught:
+            Chain.parse("Linear(4), Softmax", inputs=2)
+        assert len(str(caught.value).splitlines()) == 1
