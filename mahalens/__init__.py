@@ -1,1 +1,82 @@
-"""Reads and builds neural networks as distance measures."""
+"""Reads and builds neural networks as distance measures.
+
+The public API on one screen; each name loads its module on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from mahalens._lazy import attach
+from mahalens._version import __version__
+
+if TYPE_CHECKING:
+    from mahalens.audit import read_gram, read_layer
+    from mahalens.data import draw_gaussian, load_gaussian, save_gaussian
+    from mahalens.errors import InputError, MahalensError
+    from mahalens.geometry import Gaussian
+    from mahalens.init import kaiming_through_samples
+    from mahalens.nn import Abs, Chain, Neg, Norm, mahalanobis_model, md_abs, md_relu, md_sigmoid
+    from mahalens.report import build_report
+    from mahalens.train import Adam, MeanSquaredError, Newton, TrialStack, solve
+
+_EXPORTS = {
+    # geometry: a Gaussian as mean and factor; distances, whitening, eigenstructure
+    "Gaussian": "mahalens.geometry",
+    # nn: layers, and architectures as data
+    "Abs": "mahalens.nn",
+    "Neg": "mahalens.nn",
+    "Norm": "mahalens.nn",
+    "Chain": "mahalens.nn",
+    "md_abs": "mahalens.nn",
+    "md_relu": "mahalens.nn",
+    "md_sigmoid": "mahalens.nn",
+    "mahalanobis_model": "mahalens.nn",
+    # init: starting weights
+    "kaiming_through_samples": "mahalens.init",
+    # train: many trials at once
+    "TrialStack": "mahalens.train",
+    "MeanSquaredError": "mahalens.train",
+    "Adam": "mahalens.train",
+    "Newton": "mahalens.train",
+    "solve": "mahalens.train",
+    # audit: what a trained layer measures
+    "read_layer": "mahalens.audit",
+    "read_gram": "mahalens.audit",
+    # data
+    "draw_gaussian": "mahalens.data",
+    "load_gaussian": "mahalens.data",
+    "save_gaussian": "mahalens.data",
+    # report
+    "build_report": "mahalens.report",
+    # errors
+    "MahalensError": "mahalens.errors",
+    "InputError": "mahalens.errors",
+}
+
+__all__ = [
+    "Abs",
+    "Adam",
+    "Chain",
+    "Gaussian",
+    "InputError",
+    "MahalensError",
+    "MeanSquaredError",
+    "Neg",
+    "Newton",
+    "Norm",
+    "TrialStack",
+    "__version__",
+    "build_report",
+    "draw_gaussian",
+    "kaiming_through_samples",
+    "load_gaussian",
+    "mahalanobis_model",
+    "md_abs",
+    "md_relu",
+    "md_sigmoid",
+    "read_gram",
+    "read_layer",
+    "save_gaussian",
+    "solve",
+]
+
+__getattr__, __dir__ = attach(__name__, _EXPORTS)

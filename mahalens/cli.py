@@ -45,6 +45,7 @@ def cli() -> None:
 @click.pass_context
 def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
     """Run a study, or go on with one: run STUDY --out DIR, run --resume DIR."""
+    ctx.obj = quiet
     if resume is None:
         if ctx.invoked_subcommand is None:
             raise InputError(f"run what? give a study ({', '.join(STUDIES)}) or --resume DIR")
@@ -75,7 +76,15 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the run.")
 @click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
-def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **options: Any) -> None:
+@click.pass_context
+def gaussian(
+    ctx: click.Context,
+    gaussian: Path | None,
+    out: Path,
+    force: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Train networks to output the Mahalanobis distance, and read what they learned."""
     if options["dim"] is None:
         options["dim"] = _dim_of(gaussian) if gaussian else 2
@@ -84,7 +93,7 @@ def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **optio
 
     command = shlex.join(["mahalens", *sys.argv[1:]])
     with start(config, out, gaussian_file=gaussian, force=force, command=command) as folder:
-        _carry_on(folder, quiet=quiet)
+        _carry_on(folder, quiet=quiet or bool(ctx.obj))
 
 
 @cli.command("list")
@@ -119,7 +128,9 @@ def claims(folders: tuple[Path, ...]) -> None:
     from mahalens.report.records import load_run
     from mahalens.report.tables import claims_table
 
-    runs = [(folder.name or str(folder), load_run(folder).summary) for folder in folders]
+    short = [folder.name for folder in folders]
+    names = short if all(short) and len(set(short)) == len(short) else [str(f) for f in folders]
+    runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
     Console(highlight=False).print(claims_table(runs))
 
 
@@ -137,17 +148,17 @@ def _carry_on(folder: RunFolder, *, quiet: bool) -> None:
     from mahalens.report import build_report
     from mahalens.studies.gaussian.run import carry_on
 
-    if folder.finished:
-        click.echo(f"{folder.path}: the run is complete; making its report again")
-    else:
-        with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
-            try:
+    try:
+        if not folder.finished:
+            with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
                 carry_on(folder, display, should_stop)
-            except (Interrupted, KeyboardInterrupt):
-                raise Interrupted(
-                    f"stopped; go on with: mahalens run --resume {shlex.quote(str(folder.path))}"
-                ) from None
-    page = build_report(folder.path)
+        elif not quiet:
+            click.echo(f"{folder.path}: the run is complete; making its report again")
+        page = build_report(folder.path)
+    except (Interrupted, KeyboardInterrupt):
+        raise Interrupted(
+            f"stopped; go on with: mahalens run --resume {shlex.quote(str(folder.path))}"
+        ) from None
     if not quiet:
         _print_results(folder.path)
     click.echo(f"report: {page}")
@@ -175,10 +186,10 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         cli.main(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
-        sys.exit(2)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
+            click.echo(error.format_message())
+            sys.exit(2)
         _fail(error.format_message(), 2)
     except Interrupted as error:
         _fail(str(error), 130)
@@ -189,5 +200,5 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"mahalens: {' '.join(message.split())}", err=True)
+    click.echo(f"mahalens: {' '.join(message.splitlines())}", err=True)
     sys.exit(code)

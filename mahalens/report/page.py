@@ -80,7 +80,6 @@ def render_page(records: RunRecords, figures: list[DrawnFigure]) -> str:
         claims=_claims(records),
         scaled=records.config["protocol"] == "scaled",
         changes=records.config.get("scaled", []),
-        other_solver=records.config["options"].get("solver") == "newton",
         remark=remark_on(records.study),
         protocol=_protocol(records),
         results=_results(records),

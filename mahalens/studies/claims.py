@@ -50,7 +50,8 @@ def _judge(claim: Claim, evidence: Evidence) -> Judgement:
     ]
     finding = None if missing else claim.predicate.judge(evidence)
     if finding is None:
-        why = f"Needs a run with {' and '.join(missing)}." if missing else "Not part of this run."
+        needed = f"Needs a run with {' and '.join(missing)}."
+        why = needed if missing else "This run has no numbers for it."
         measured, verdict = None, "not measured"
     else:
         why, measured = finding.why, is_finite(finding.measured)

@@ -42,4 +42,4 @@ class Finding:
 
 def show(value: float) -> str:
     """A number for a sentence."""
-    return f"{value:.3g}"
+    return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")

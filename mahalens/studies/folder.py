@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import io
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -23,7 +25,8 @@ CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "
 GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
 WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
 _RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, GAUSSIAN, PLOTS, REPORT, LOCK)
-_FOLDERS = (WEIGHTS, FIGURES, CHECKPOINTS)
+_FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
+_LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")  # of a process that was killed while it wrote
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     seed: int
     device: str
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1)]
     protocol: Literal["published", "scaled"]
     scaled: list[str]
     command: str
@@ -59,6 +62,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, force: bool = False) -> RunFolder:
         """Start a run in a new or empty folder; with ``force`` also in place of an older run."""
+        record = encode_json(config)
         _check_free(path, force=force)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -66,10 +70,14 @@ class RunFolder:
             raise RunFolderError(
                 f"{path}: cannot be made ({error.strerror}); give --out a folder you may write to"
             ) from None
-        lock = _lock(path)
-        _clear(path)
-        folder = cls(path, config, lock)
-        folder.write_json(CONFIG, config)
+        folder = cls(path, config, _lock(path))
+        try:
+            _check_free(path, force=force)  # again: another process may have been here meanwhile
+            _clear(path)
+            write_file(path / CONFIG, record)
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     @classmethod
@@ -100,7 +108,7 @@ class RunFolder:
 
     def write_json(self, name: str, record: object) -> None:
         """Write a record as JSON; numbers that are not finite become null."""
-        write_file(self.path / name, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+        write_file(self.path / name, encode_json(record))
 
     def write_csv(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a table; ``None`` and NaN become empty cells."""
@@ -137,6 +145,11 @@ class RunFolder:
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
 
 
+def encode_json(record: object) -> bytes:
+    """A record as JSON for people to read; numbers that are not finite become null."""
+    return msgspec.json.format(msgspec.json.encode(record)) + b"\n"
+
+
 def read_config(path: Path) -> RunConfig:
     """Read ``config.json`` of a run folder, or say why it is none."""
     try:
@@ -148,7 +161,7 @@ def read_config(path: Path) -> RunConfig:
         ) from None
     except OSError as error:
         raise RunFolderError(f"{path / CONFIG}: cannot be read ({error.strerror})") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{path / CONFIG}: is damaged ({error}); start a new run") from None
 
 
@@ -158,10 +171,12 @@ def _check_free(path: Path, *, force: bool) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise RunFolderError(f"{path}: is a file; give --out a folder") from None
+        what = "is a file" if path.exists() else "lies below a file"
+        raise RunFolderError(f"{path}: {what}; give --out a folder") from None
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
-    if content in ([], [LOCK]):
+    content = [name for name in content if name != LOCK and not _LEFT_OVER.fullmatch(name)]
+    if not content:
         return
     if CONFIG not in content:
         raise RunFolderError(
@@ -176,12 +191,27 @@ def _check_free(path: Path, *, force: bool) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove the records of an older run, and nothing else."""
-    for name in _RECORDS:
-        if name != LOCK:
-            (path / name).unlink(missing_ok=True)
+    """Remove the records of an older run, and nothing else.
+
+    Its configuration stays until the new one is moved into its place, so that the folder is one
+    of a run at every moment.
+    """
+    own = [path / name for name in _RECORDS if name not in (CONFIG, LOCK)]
+    own += [file for file in path.glob(".*.tmp") if _LEFT_OVER.fullmatch(file.name)]
+    for name, suffix in _FOLDERS.items():
+        for file in (path / name).glob("*"):
+            if file.suffix == suffix or _LEFT_OVER.fullmatch(file.name):
+                own.append(file)
+    for file in own:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"{file}: cannot be removed ({error.strerror}); give --out another folder"
+            ) from None
     for name in _FOLDERS:
-        shutil.rmtree(path / name, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not there, or holds files of the user
+            (path / name).rmdir()
 
 
 def _lock(path: Path) -> FileLock:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mahalens.stats import paired_lower, proportion, summarize
+from mahalens.stats import Summary, paired_lower, proportion, summarize
 from mahalens.studies.evidence import Evidence, Finding, show
 
 SIGNIFICANT = 0.05
@@ -41,9 +41,10 @@ class Lower(msgspec.Struct, frozen=True):
         result = paired_lower(a, b)
         if not result.n:
             return None
+        shared = np.isfinite(a) & np.isfinite(b)
         why = (
-            f"{self.model} averages {show(float(np.nanmean(a)))}, {self.than} "
-            f"{show(float(np.nanmean(b)))}; lower in {result.wins} of {result.n} trials, "
+            f"{self.model} averages {show(float(a[shared].mean()))}, {self.than} "
+            f"{show(float(b[shared].mean()))}; lower in {result.wins} of {result.n} trials, "
             f"one-sided Wilcoxon p = {result.p_value:.2g}."
         )
         return Finding(result.p_value < SIGNIFICANT, result.wins / result.n, why)
@@ -76,7 +77,7 @@ class TrialShare(msgspec.Struct, frozen=True):
         result = proportion(int(good.sum()), len(values))
         low, high = result.ci95
         why = (
-            f"{self.side} {show(self.bound)} in {result.k} of {result.n} trials "
+            f"{self.side.capitalize()} {show(self.bound)} in {result.k} of {result.n} trials "
             f"({low:.0%} to {high:.0%} with 95 % confidence), wanted in {self.share:.0%}; "
             f"median {show(float(np.nanmedian(values)))}."
             + _where(evidence.basins.get(self.model, ()), good)
@@ -107,12 +108,14 @@ class Average(msgspec.Struct, frozen=True):
         if values is None:
             return None
         unit = evidence.number(self.per) if self.per else 1.0
+        if not unit > 0:
+            return None
         summary = summarize(values / unit)
         low, high = summary.ci95 or (summary.mean, summary.mean)
         holds = high < self.bound if self.side == "below" else low > self.bound
-        of = f" of {self.per.replace('_', ' ')}" if self.per else ""
+        of = f" of the {_UNITS.get(self.per, self.per)}" if self.per else ""
         why = (
-            f"Mean {show(summary.mean)}{of}, 95 % interval {show(low)} to {show(high)}; "
+            f"Mean {show(summary.mean)}{of}, {_interval(summary)}; "
             f"wanted {self.side} {show(self.bound)}."
         )
         return Finding(holds, summary.mean, why)
@@ -144,10 +147,10 @@ class AboveChance(msgspec.Struct, frozen=True):
         if values is None or not isinstance(band, (list, tuple)):
             return None
         summary = summarize(values)
-        low, high = summary.ci95 or (summary.mean, summary.mean)
+        low, _ = summary.ci95 or (summary.mean, summary.mean)
         holds = low > max(self.bound, float(band[1]))
         why = (
-            f"Mean {show(summary.mean)}, 95 % interval {show(low)} to {show(high)}; random "
+            f"Mean {show(summary.mean)}, {_interval(summary)}; random "
             f"rotations of the true whitening give {show(float(band[0]))} to "
             f"{show(float(band[1]))}, and {show(self.bound)} was wanted."
         )
@@ -178,6 +181,12 @@ class Both(msgspec.Struct, frozen=True):
         return self.first.published(evidence)
 
 
+def _interval(summary: Summary) -> str:
+    if summary.ci95 is None:
+        return "of a single trial, so without an interval"
+    return f"95 % interval {show(summary.ci95[0])} to {show(summary.ci95[1])}"
+
+
 def _where(basins: Sequence[str], good: NDArray[np.bool_]) -> str:
     """A sentence on where the trials that missed lie, if that is known."""
     missed = Counter(b for b, fine in zip(basins, good.tolist(), strict=False) if b and not fine)
@@ -187,8 +196,10 @@ def _where(basins: Sequence[str], good: NDArray[np.bool_]) -> str:
     return f" Of the {missed.total()} that miss: {', '.join(parts)}."
 
 
+_UNITS = {"dim": "number of dimensions", "target_variance": "variance of the targets"}
+
 _PLACES = {
-    "zero residual": "in the basin of the perfect fit, not yet there",
+    "zero residual": "in the basin of the perfect fit",
     "local minimum": "at a local minimum",
     "saddle point": "at a saddle point",
     "not converged": "not converged",

@@ -18,16 +18,17 @@ def solve(
     solver: Solver,
     *,
     save: Callable[[dict[str, Tensor]], None] | None = None,
-    every: float = SAVE_EVERY,
+    every: float | None = None,
     on_progress: Callable[[Solver], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> None:
     """Advance ``solver`` until it is finished.
 
-    ``save`` is given the solver's state every so many seconds, at the end, and when
-    ``should_stop`` says so, in which case :class:`mahalens.errors.Interrupted` follows. A solver
-    restored from any such state ends with the very same numbers.
+    ``save`` is given the solver's state every so many seconds (by default :data:`SAVE_EVERY`), at
+    the end, and when ``should_stop`` says so, in which case :class:`mahalens.errors.Interrupted`
+    follows. A solver restored from any such state ends with the very same numbers.
     """
+    every = SAVE_EVERY if every is None else every
     saved = time.monotonic()
     while not solver.finished:
         began = time.monotonic()

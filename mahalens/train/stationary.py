@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mahalens.nn.chain import Chain
 from mahalens.train.objective import MeanSquaredError
 from mahalens.train.stack import TrialStack
 
@@ -40,17 +41,18 @@ def curvature_range(objective: MeanSquaredError, values: Tensor) -> tuple[float,
 
     Shapes: values ``[P]``.
     """
-    module = TrialStack(objective.chain, values[None])[0]
+    chain = _smooth(objective.chain)
+    module = chain.build(dtype=values.dtype, device=values.device)
 
     def loss(point: Tensor) -> Tensor:
-        tensors = TrialStack(objective.chain, point[None]).tensors()
+        tensors = TrialStack(chain, point[None]).tensors()
         parameters = {name: tensor[0] for name, tensor in tensors.items()}
         output = torch.func.functional_call(module, parameters, (objective.x,))
         result: Tensor = (output - objective.y).square().mean()
         return result
 
     # The Hessian is symmetric, so that pulling a vector back through the gradient multiplies it.
-    _, pull_back = torch.func.vjp(torch.func.grad(loss), values)
+    pull_back = torch.func.vjp(torch.func.grad(loss), values)[1]
 
     def product(vector: _Vector) -> _Vector:
         (image,) = pull_back(torch.from_numpy(vector).to(values))
@@ -65,6 +67,20 @@ def curvature_range(objective: MeanSquaredError, values: Tensor) -> tuple[float,
     # Turned over and shifted: Lanczos stops at a share of the eigenvalue it looks for, which
     # would be no error at all, and no end, for one near 0.
     return high - _largest(lambda vector: high * vector - product(vector), width), high
+
+
+def _smooth(chain: Chain) -> Chain:
+    """The same function without ``Abs`` or ``Neg`` before ``Norm``, which squares them away.
+
+    Autograd takes the bend of ``|x|²`` for 0 where x is 0, and would miss a unit to be woken.
+    """
+    following = [*chain.layers[1:], None]
+    kept = [
+        layer
+        for layer, after in zip(chain.layers, following, strict=True)
+        if layer.kind not in ("Abs", "Neg") or after is None or after.kind != "Norm"
+    ]
+    return Chain(chain.inputs, tuple(kept))
 
 
 def _largest(product: Callable[[_Vector], _Vector], width: int) -> float:

@@ -45,12 +45,10 @@ class TestMahalanobisModel:
         out = mahalanobis_model(gaussian)(x)
         tolerance = {torch.float32: 2e-4, torch.float64: 1e-12}[dtype]
         torch.testing.assert_close(out, gaussian.mahalanobis(x), rtol=tolerance, atol=tolerance)
-        precision = gaussian.to(torch.float64).precision.numpy()
-        mean = gaussian.mean.double().numpy()
-        wanted = [
-            scipy.spatial.distance.mahalanobis(p.double().numpy(), mean, precision) for p in x
-        ]
-        wanted = torch.tensor(wanted, dtype=dtype)
+        double = gaussian.to(torch.float64)
+        mean, precision = double.mean.numpy(), double.precision.numpy()
+        loop = [scipy.spatial.distance.mahalanobis(row, mean, precision) for row in x.tolist()]
+        wanted = torch.tensor(loop, dtype=dtype)
         torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance)
 
     def test_is_md_abs_with_eigenvectors_as_rows(self, dim, dtype):

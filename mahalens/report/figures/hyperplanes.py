@@ -110,7 +110,7 @@ def _draw_panel(
         arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
         ax.annotate("", xy=tuple(tip), xytext=tuple(start), arrowprops=arrow, zorder=5)
     ax.plot(*plane["mean"], "P", ms=9, color=INK, mec="white", mew=1.0, zorder=6)
-    remarks = []
+    remarks = _unreached(learned)
     if outside:
         remarks.append(f"{outside} of {len(weight)} hyperplanes outside the view")
     if flat:
@@ -122,6 +122,18 @@ def _draw_panel(
     mse = records.row(model, "test_mse").get("best")
     told = "" if mse is None else f", MSE {number(mse)}"
     ax.set_title(plain(model_label(model)) + told, color=colour)
+
+
+def _unreached(learned: Floats) -> list[str]:
+    """A remark where the model never gives one of the distances that contours are drawn at."""
+    values = learned[np.isfinite(learned)]
+    if not values.size:
+        return []
+    low, high = float(values.min()), float(values.max())
+    missing = [f"{level:g}" for level in _LEVELS if not low < level < high]
+    if not missing:
+        return []
+    return [f"output between {number(low)} and {number(high)}: no contour {', '.join(missing)}"]
 
 
 def _contours(ax: Axes, x: Floats, y: Floats, z: Floats, label: bool = False, **style: Any) -> None:

@@ -30,8 +30,8 @@ METRICS: dict[str, Metric] = {
     ),
     "late_decrease": Metric(
         "Loss still falling",
-        "Share of the loss that went in the last tenth of the epochs (Adam): near 0 once "
-        "training has converged.",
+        "Share of the loss that went in the last tenth of the epochs (Adam): near 0 once training "
+        "has converged. Losses below 0.1 % of the targets' variance count as 0.1 %.",
         unit="relative",
         better=None,
     ),

@@ -17,8 +17,8 @@ from mahalens.train import Adam, MeanSquaredError, Newton, Status, TrialStack
 LATE = 0.9
 """The last tenth of the epochs begins here."""
 
-NEGLIGIBLE = 1e-6
-"""Below this share of the targets' variance a loss is rounding, and its changes mean nothing."""
+ARRIVED = 1e-3
+"""A loss below this share of the targets' variance only moves with the noise of Adam's steps."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,15 @@ def read_trained(
     losses = solver.final_loss.tolist()
     late = _late_decrease(problem, solver)
     metrics, rows, gram = [], [], []
+    nothing = torch.full((problem.config.dim,), torch.nan, dtype=torch.float64)
     for trial in range(len(stack)):
-        broken = solver.statuses[trial] is Status.NON_FINITE
-        loss = math.nan if broken else losses[trial]
-        metrics.append(_metrics(problem, model, stack, trial, loss, late[trial]))
-        estimates = _eigenvalues(problem, model, stack, trial)
+        # Its weights may still be finite where only the loss was too large for the dtype.
+        if solver.statuses[trial] is Status.NON_FINITE:
+            metrics.append(dict.fromkeys(METRICS, math.nan))
+            estimates = (nothing, nothing)
+        else:
+            metrics.append(_metrics(problem, model, stack, trial, losses[trial], late[trial]))
+            estimates = _eigenvalues(problem, model, stack, trial)
         rows.append(estimates[0])
         gram.append(estimates[1])
     return ModelReading(
@@ -131,9 +135,6 @@ def _eigenvalues(
 ) -> tuple[Tensor, Tensor]:
     """Eigenvalues ``[D]`` read off the rows, matched to the true ones, and off WᵀW."""
     weight, bias = (tensor[trial] for tensor in stack.tensors().values())
-    if not (weight.isfinite().all() and bias.isfinite().all()):
-        nothing = torch.full((problem.config.dim,), torch.nan, dtype=torch.float64)
-        return nothing, nothing
     kind = activation(model)
     match = match_rows(rows_to_read(weight, kind), problem.gaussian)
     gram = read_gram(weight, bias, problem.gaussian, scale=gram_scale(kind))
@@ -143,10 +144,10 @@ def _eigenvalues(
 def _late_decrease(problem: Problem, solver: Adam | Newton) -> list[float]:
     """Share of the loss that went in the last tenth of the epochs; for Adam only."""
     epochs, losses = solver.curve
-    if isinstance(solver, Newton) or not len(epochs):
-        return [math.nan] * len(solver.statuses)
     begin = int((epochs <= LATE * problem.config.epochs).sum()) - 1
-    before, after = losses[max(begin, 0)].double(), losses[-1].double()
-    floor = NEGLIGIBLE * problem.y.double().var(correction=0)
+    if isinstance(solver, Newton) or begin < 0:  # a single epoch has no last tenth
+        return [math.nan] * len(solver.statuses)
+    before, after = losses[begin].double(), losses[-1].double()
+    floor = ARRIVED * problem.y.double().var(correction=0)
     decrease: list[float] = ((before - after) / before.maximum(floor)).tolist()
     return decrease

@@ -53,8 +53,7 @@ def start(
                 f"{gaussian_file}: has {given.dim} dimensions, but --dim is {config.dim}; "
                 "leave --dim out or make them equal"
             )
-    _check_device(config)
-    problem = Problem.from_config(config, given)
+    problem = _make_problem(config, given)
     deviations = config.deviations()
     record = RunConfig(
         study="gaussian",
@@ -69,7 +68,11 @@ def start(
         options=msgspec.to_builtins(config),
     )
     folder = RunFolder.create(out, record, force=force)
-    save_gaussian(out / GAUSSIAN, problem.gaussian)
+    try:
+        save_gaussian(out / GAUSSIAN, problem.gaussian)
+    except BaseException:
+        folder.close()
+        raise
     return folder
 
 
@@ -78,8 +81,10 @@ def carry_on(
 ) -> None:
     """Train what is not trained yet, read all models and write the records."""
     config = read_options(folder)
-    problem = Problem.from_config(config, _saved_gaussian(folder))
     torch.set_num_threads(folder.config.threads)  # another number may round differently
+    problem = _make_problem(config, _saved_gaussian(folder))
+    if not (folder.path / GAUSSIAN).exists():
+        save_gaussian(folder.path / GAUSSIAN, problem.gaussian)
 
     def train(name: str, solver: T) -> T:
         return _train(folder, name, solver, watcher, should_stop)
@@ -169,11 +174,28 @@ def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
     return None
 
 
+def _make_problem(config: GaussianConfig, gaussian: Gaussian | None) -> Problem:
+    """Draw the data, or say why this machine cannot."""
+    _check_device(config)
+    try:
+        return Problem.from_config(config, gaussian)
+    except (RuntimeError, MemoryError) as error:
+        # torch has no type of its own for this on the CPU
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise InputError(
+            f"--dim {config.dim} with --samples {config.samples}: does not fit in the memory "
+            "of this machine; give smaller numbers"
+        ) from None
+
+
 def _check_device(config: GaussianConfig) -> None:
     try:
-        torch.empty(1, device=config.device, dtype=getattr(torch, config.dtype)).sum().item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of old device types
+            torch.empty(1, device=config.device, dtype=getattr(torch, config.dtype)).sum().item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).splitlines()[0].split(". ")[0]
         raise InputError(
             f"--device {config.device}: cannot be used here ({reason}); try --device cpu"
         ) from None

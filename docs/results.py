@@ -1,0 +1,154 @@
+"""Makes the tables of README.md and docs/results/gaussian.md from run folders.
+
+    python docs/results.py [--readme] RUN...
+
+Prints Markdown: for each run its command, versions, outcomes, figures beside the published ones
+and claims. With ``--readme``, the table of README.md instead: one line per published figure, with
+a column per run. Nothing in those tables is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from mahalens.report.catalogue import metric_view, metrics_of, model_label, models_in_order
+from mahalens.report.numbers import interval, is_number, number, with_interval
+from mahalens.report.records import RunRecords, load_run
+from mahalens.report.tables import statuses_line
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--readme", action="store_true")
+    arguments = parser.parse_args()
+    runs = [load_run(folder) for folder in arguments.runs]
+    lines = readme_table(runs) if arguments.readme else results_page(runs)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def title(run: RunRecords) -> str:
+    """Dimension, solver and seed of a run."""
+    options = run.config["options"]
+    return f"{options['dim']}-D, {options['solver'].capitalize()}, seed {options['seed']}"
+
+
+def readme_table(runs: list[RunRecords]) -> list[str]:
+    """One line per published figure: ours, theirs, and what explains the difference."""
+    known = metrics_of("gaussian")
+    head = [f"{run.config['options']['dim']}-D" for run in runs]
+    lines = [
+        "| | model | " + " | ".join(f"{d} here | published | differs by" for d in head) + " |",
+        "|---|---|" + "---:|---:|---|" * len(runs),
+    ]
+    order = [
+        (metric, model) for metric in known for model in ("abs", "relu", "sigmoid", "ground-truth")
+    ]
+    for metric, model in order:
+        rows = [run.row(model, metric) for run in runs]
+        if not any(row and is_number(row["published"]) for row in rows):
+            continue
+        cells = []
+        for run, row in zip(runs, rows, strict=True):
+            cells += [with_interval(row["mean"], row["ci95"]), number(row["published"])]
+            cells.append(_difference(run, row))
+        label = metric_view(known, metric).label
+        lines.append(f"| {label} | {model_label(model)} | " + " | ".join(cells) + " |")
+    for model in ("abs", "relu"):
+        cells = []
+        for run in runs:
+            basins = run.outcomes[model]["basins"]
+            text = ", ".join(f"{count} {basin}" for basin, count in sorted(basins.items()))
+            cells += [text, "–", ""]
+        lines.append(f"| Trials lie at | {model_label(model)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _difference(run: RunRecords, row: dict[str, Any]) -> str:
+    """Letters for what explains a difference from the published mean, from what was measured.
+
+    Nothing if the published mean lies in our 95 % interval. L: trials at a local minimum; N: trials
+    in the basin of the perfect fit that have not arrived; D: the draw of the Gaussian is another.
+    """
+    low, high = row["ci95"] or (row["mean"], row["mean"])
+    if low <= row["published"] <= high:
+        return "–"
+    letters = "D"
+    if run.outcomes[row["model"]].get("basins", {}).get("local minimum"):
+        letters += "L"
+    losses = run.trials.of(row["model"], "train_mse").values()
+    basins = run.outcomes[row["model"]].get("basins", {})
+    arrived = sum(loss < 1e-3 * run.summary["facts"]["target_variance"] for loss in losses)
+    if arrived < basins.get("zero residual", 0):
+        letters += "N"
+    return letters
+
+
+def results_page(runs: list[RunRecords]) -> list[str]:
+    """Everything about each run."""
+    lines: list[str] = []
+    for run in runs:
+        lines += [f"## {title(run)}", "", *_about(run), "", *_outcomes(run), ""]
+        lines += [*_figures(run), "", *_claims(run), ""]
+    return lines[:-1]
+
+
+def _about(run: RunRecords) -> list[str]:
+    config, facts = run.config, run.summary["facts"]
+    scaled = "; ".join(config["scaled"])
+    return [
+        f"    {config['command']}",
+        "",
+        f"mahalens {config['mahalens']}, torch {config['torch']}, {config['threads']} threads, "
+        f"{config['options']['dtype']}. Protocol: {config['protocol']}"
+        + (f" ({scaled})" if scaled else "")
+        + f". Condition number of this draw of Σ: {number(facts['condition_number'])}; variance of "
+        f"the targets {number(facts['target_variance'])}; random rotations of the true whitening "
+        f"score a row cosine of {interval(facts['row_cosine_chance'])}.",
+    ]
+
+
+def _outcomes(run: RunRecords) -> list[str]:
+    return [
+        f"- {model_label(model)}: {statuses_line(run.outcomes[model])}"
+        for model in models_in_order(run.outcomes)
+    ]
+
+
+def _figures(run: RunRecords) -> list[str]:
+    known = metrics_of(run.study)
+    lines = [
+        "| metric | model | mean | 95 % interval | sd | min | max | best trial | published |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for metric, view in known.items():
+        for model in models_in_order(run.outcomes):
+            row = run.row(model, metric)
+            if not row or not is_number(row["mean"]):
+                continue
+            cells = [number(row[key]) for key in ("std", "min", "max", "best")]
+            lines.append(
+                f"| {view.label_with_unit} | {model_label(model)} | {number(row['mean'])} | "
+                f"{interval(row['ci95'])} | {' | '.join(cells)} | {_published(row)} |"
+            )
+    return lines
+
+
+def _published(row: dict[str, Any]) -> str:
+    if not is_number(row["published"]):
+        return "–"
+    detail = ", ".join(f"{k} {number(v)}" for k, v in (row["published_detail"] or {}).items())
+    return number(row["published"]) + (f" ({detail})" if detail else "")
+
+
+def _claims(run: RunRecords) -> list[str]:
+    measured = [claim for claim in run.summary["claims"] if claim["verdict"] != "not measured"]
+    lines = [f"| {c['statement']} | **{c['verdict']}** | {c['why']} |" for c in measured]
+    return ["| claim | verdict | why |", "|---|---|---|", *lines]
+
+
+if __name__ == "__main__":
+    main()

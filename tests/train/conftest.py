@@ -1,0 +1,116 @@
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+
+from mahalens.geometry import Gaussian
+from mahalens.init import kaiming_through_samples
+from mahalens.train import TrialStack
+
+
+@pytest.fixture
+def draw_problem():
+    """Samples and their distances under a random Gaussian of moderate condition number."""
+
+    def draw(dim, samples, dtype=torch.float64, seed=0):
+        generator = torch.Generator().manual_seed(1000 * dim + seed)
+        a = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+        covariance = a @ a.T / dim + 0.1 * torch.eye(dim, dtype=torch.float64)
+        mean = 4 * torch.rand(dim, generator=generator, dtype=torch.float64) - 2
+        gaussian = Gaussian.from_covariance(mean, covariance)
+        x = gaussian.sample(samples, generator)
+        y = gaussian.mahalanobis(x)
+        return SimpleNamespace(gaussian=gaussian, x=x.to(dtype), y=y.to(dtype))
+
+    return draw
+
+
+@pytest.fixture
+def draw_start():
+    """Starting points of one-layer trials, every hyperplane through a sample."""
+
+    def draw(chain, x, trials, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        units = chain.layers[0].units
+        draws = [kaiming_through_samples(x, units, generator) for _ in range(trials)]
+        weight, bias = (torch.stack(parts) for parts in zip(*draws, strict=True))
+        return TrialStack.from_tensors(chain, {"0.weight": weight, "0.bias": bias})
+
+    return draw
+
+
+@pytest.fixture
+def draw_stack():
+    """Trials of any chain with standard normal parameters."""
+
+    def draw(chain, trials, dtype=torch.float64, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        stack = TrialStack.from_modules(chain, [chain.build() for _ in range(trials)])
+        values = torch.randn(stack.values.shape, generator=generator, dtype=torch.float64)
+        return TrialStack(chain, values.to(dtype))
+
+    return draw
+
+
+@pytest.fixture
+def plain_derivatives():
+    """Loss, gradient and Hessian of one trial's plain module, by autograd alone."""
+
+    def derive(chain, x, y, values):
+        module = chain.build(dtype=values.dtype)
+
+        def loss(point):
+            tensors = TrialStack(chain, point[None]).tensors()
+            parameters = {name: tensor[0] for name, tensor in tensors.items()}
+            return (torch.func.functional_call(module, parameters, (x,)) - y).square().mean()
+
+        gradient = torch.func.grad(loss)
+        return loss(values), gradient(values), torch.func.jacrev(gradient)(values)
+
+    return derive
+
+
+@pytest.fixture
+def run():
+    """Advance a solver to its end."""
+
+    def finish(solver):
+        while not solver.finished:
+            solver.advance()
+        return solver
+
+    return finish
+
+
+@pytest.fixture
+def through_file():
+    """A solver's state as it comes back from a file."""
+    return lambda state: safetensors.torch.load(safetensors.torch.save(state))
+
+
+@pytest.fixture
+def assert_same():
+    """Two tensors are equal to the last bit, NaN where the other is NaN."""
+
+    def check(a, b, name=None):
+        torch.testing.assert_close(
+            a, b, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}"
+        )
+
+    return check
+
+
+@pytest.fixture
+def assert_same_end(assert_same):
+    """Two solvers ended alike to the last bit, their curves included."""
+
+    def check(a, b):
+        assert a.statuses == b.statuses
+        assert torch.equal(a.steps, b.steps)
+        assert_same(a.stack.values, b.stack.values, "values")
+        assert_same(a.final_loss, b.final_loss, "final loss")
+        assert_same(a.curve[0], b.curve[0], "epochs of the curve")
+        assert_same(a.curve[1], b.curve[1], "losses of the curve")
+
+    return check
