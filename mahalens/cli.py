@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 import warnings
@@ -45,7 +46,7 @@ def cli() -> None:
 @click.pass_context
 def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
     """Run a study, or go on with one: run STUDY --out DIR, run --resume DIR."""
-    ctx.obj = quiet
+    ctx.obj = quiet  # so that "run --quiet STUDY" and "run STUDY --quiet" are the same
     if resume is None:
         if ctx.invoked_subcommand is None:
             raise InputError(f"run what? give a study ({', '.join(STUDIES)}) or --resume DIR")
@@ -76,15 +77,7 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the run.")
 @click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
-@click.pass_context
-def gaussian(
-    ctx: click.Context,
-    gaussian: Path | None,
-    out: Path,
-    force: bool,
-    quiet: bool,
-    **options: Any,
-) -> None:
+def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **options: Any) -> None:
     """Train networks to output the Mahalanobis distance, and read what they learned."""
     if options["dim"] is None:
         options["dim"] = _dim_of(gaussian) if gaussian else 2
@@ -92,8 +85,9 @@ def gaussian(
     from mahalens.studies.gaussian.run import start
 
     command = shlex.join(["mahalens", *sys.argv[1:]])
+    quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, gaussian_file=gaussian, force=force, command=command) as folder:
-        _carry_on(folder, quiet=quiet or bool(ctx.obj))
+        _carry_on(folder, quiet=quiet)
 
 
 @cli.command("list")
@@ -152,8 +146,10 @@ def _carry_on(folder: RunFolder, *, quiet: bool) -> None:
         if not folder.finished:
             with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
                 carry_on(folder, display, should_stop)
-        elif not quiet:
-            click.echo(f"{folder.path}: the run is complete; making its report again")
+        else:
+            folder.drop_checkpoints()  # of a process that was killed in its last moment
+            if not quiet:
+                click.echo(f"{folder.path}: the run is complete; making its report again")
         page = build_report(folder.path)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
@@ -184,6 +180,9 @@ def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
 def main() -> None:
     """Entry point: one line and exit code 2 for bad input, 130 when interrupted."""
     warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where Σ cannot be shown, ? will do
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:

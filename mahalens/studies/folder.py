@@ -6,6 +6,7 @@ import contextlib
 import csv
 import datetime
 import io
+import json
 import os
 import platform
 import re
@@ -126,7 +127,7 @@ class RunFolder:
         from safetensors.torch import save
 
         ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        write_file(self.path / name, save(ready, metadata))
+        write_file(self.path / name, _in_order(save(ready, metadata)))
 
     def read_tensors(self, path: Path) -> dict[str, Any]:
         """Read torch tensors back."""
@@ -163,6 +164,22 @@ def read_config(path: Path) -> RunConfig:
         raise RunFolderError(f"{path / CONFIG}: cannot be read ({error.strerror})") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{path / CONFIG}: is damaged ({error}); start a new run") from None
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its metadata sorted.
+
+    The library writes them in an order that changes from one process to the next; equal runs
+    should have equal files.
+    """
+    begin, size = 8, int.from_bytes(content[:8], "little")
+    header = json.loads(content[begin : begin + size])
+    if "__metadata__" in header:
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) > size:  # written otherwise than expected: better unsorted than moved
+        return content
+    return content[:begin] + text.ljust(size) + content[begin + size :]
 
 
 def _check_free(path: Path, *, force: bool) -> None:

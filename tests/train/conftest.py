@@ -9,6 +9,15 @@ from mahalens.init import kaiming_through_samples
 from mahalens.train import TrialStack
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The problems are small: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def draw_problem():
     """Samples and their distances under a random Gaussian of moderate condition number."""

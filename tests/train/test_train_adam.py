@@ -36,22 +36,21 @@ class TestStepForStep:
         solver = Adam(
             MeanSquaredError(chain, x, y), start, steps, curve_points=9 * steps, **options
         )
-        plain = [plain_loop(start[t], x, y, steps, **options) for t in range(len(start))]
-        tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
+        values = []
         for epoch in range(1, steps + 1):
             solver.advance()
             assert solver.epoch == epoch
-            assert int(solver.curve[0][-1]) == epoch
-            tensors = solver.stack.tensors()
-            for trial, loop in enumerate(plain):
-                loss, parameters = next(loop)
-                torch.testing.assert_close(
-                    solver.curve[1][-1, trial], loss, rtol=tolerance, atol=tolerance
-                )
-                for name, wanted in parameters.items():
-                    torch.testing.assert_close(
-                        tensors[name][trial], wanted, rtol=tolerance, atol=tolerance
-                    )
+            values.append(solver.stack.values)
+        assert solver.curve[0].tolist() == list(range(1, steps + 1))
+
+        tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
+        close = {"rtol": tolerance, "atol": tolerance}
+        for trial in range(len(start)):
+            losses, parameters = zip(*plain_loop(start[trial], x, y, steps, **options), strict=True)
+            tensors = {name: torch.stack([p[name] for p in parameters]) for name in parameters[0]}
+            wanted = TrialStack.from_tensors(chain, tensors).values  # [steps, P]
+            torch.testing.assert_close(torch.stack(values)[:, trial], wanted, **close)
+            torch.testing.assert_close(solver.curve[1][:, trial], torch.stack(losses), **close)
         assert solver.finished
         assert solver.statuses == [Status.DONE] * len(start)
         assert solver.steps.tolist() == [steps] * len(start)

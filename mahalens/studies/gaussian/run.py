@@ -178,7 +178,9 @@ def _make_problem(config: GaussianConfig, gaussian: Gaussian | None) -> Problem:
     """Draw the data, or say why this machine cannot."""
     _check_device(config)
     try:
-        return Problem.from_config(config, gaussian)
+        problem = Problem.from_config(config, gaussian)
+        _check_range(problem)
+        return problem
     except (RuntimeError, MemoryError) as error:
         # torch has no type of its own for this on the CPU
         if isinstance(error, RuntimeError) and "memory" not in str(error):
@@ -187,6 +189,17 @@ def _make_problem(config: GaussianConfig, gaussian: Gaussian | None) -> Problem:
             f"--dim {config.dim} with --samples {config.samples}: does not fit in the memory "
             "of this machine; give smaller numbers"
         ) from None
+
+
+def _check_range(problem: Problem) -> None:
+    """The numbers of a user's Gaussian may be too large or too small for the dtype of the run."""
+    kind = problem.config.dtype
+    scales = problem.gaussian.eigenvalues.sqrt().to(getattr(torch, kind))
+    if not (problem.x.isfinite().all() and scales.isfinite().all() and (scales > 0).all()):
+        raise InputError(
+            f"--dtype {kind}: cannot hold the samples of this Gaussian; "
+            "give --dtype float64, or a Gaussian in other units"
+        )
 
 
 def _check_device(config: GaussianConfig) -> None:

@@ -1,0 +1,206 @@
+"""What the terminal shows: a bar, plain lines or nothing; and how a stop is heard."""
+
+import os
+import pty
+import re
+import signal
+
+import pytest
+
+from mahalens import console
+from mahalens.console import Display, catch_interrupts
+
+
+class Solver:
+    def __init__(self, total=100):
+        self.done, self.total = 0, total
+
+    @property
+    def progress(self):
+        return self.done, self.total, f"MSE {self.done}"
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(console.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def lines(capsys):
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()
+
+
+def test_plain_lines(clock, capsys):
+    solver = Solver()
+    with Display() as display:
+        update = display.stage("abs")
+        update(solver)
+        assert lines(capsys) == ["abs: starts"]
+        solver.done, clock.now = 10, clock.now + 9
+        update(solver)
+        assert lines(capsys) == []  # not every moment
+        solver.done, clock.now = 20, clock.now + 1
+        update(solver)
+        assert lines(capsys) == ["abs: 20 of 100, MSE 20, about 40 s left"]
+        solver.done, clock.now = 100, clock.now + 40
+        update(solver)
+        update(solver)
+        assert lines(capsys) == ["abs: 100 of 100, MSE 100, took 50 s"]
+
+
+def test_plain_lines_of_a_resumed_run_tell_the_time_of_what_is_left(clock, capsys):
+    solver = Solver()
+    solver.done = 50
+    with Display() as display:
+        update = display.stage("abs")
+        update(solver)
+        assert lines(capsys) == ["abs: goes on at 50 of 100"]
+        clock.now += 20
+        update(solver)
+        assert lines(capsys) == ["abs: 50 of 100, MSE 50, time left unknown"]
+        solver.done, clock.now = 75, clock.now + 80
+        update(solver)
+        assert lines(capsys) == ["abs: 75 of 100, MSE 75, about 100 s left"]
+
+
+def test_quiet_says_nothing(capsys):
+    solver = Solver()
+    with Display(quiet=True) as display:
+        display.note("a note")
+        update = display.stage("abs")
+        update(solver)
+        solver.done = 100
+        update(solver)
+    assert lines(capsys) == []
+
+
+def test_quiet_says_nothing_on_a_terminal_either(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    solver = Solver()
+    with Display(quiet=True) as display:
+        assert display.console.is_terminal
+        display.note("a note")
+        update = display.stage("abs")
+        solver.done = 100
+        update(solver)
+    assert lines(capsys) == []
+
+
+def test_notes_are_printed_as_they_are(capsys):
+    with Display() as display:
+        display.note("[bold]abs[/bold]: " + "long " * 60)
+    (line,) = lines(capsys)
+    assert line.startswith("[bold]abs[/bold]: long long")
+    assert len(line) > 300
+
+
+# Stops
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_becomes_a_wish(number):
+    before = signal.getsignal(number)
+    with catch_interrupts() as wished:
+        assert not wished()
+        os.kill(os.getpid(), number)
+        assert wished()
+        assert signal.getsignal(number) is not before
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_is_not_waited_for(second):
+    before = signal.getsignal(signal.SIGINT)
+    with catch_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), second)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_handlers_are_restored_after_an_error():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ValueError, match="x"), catch_interrupts():
+        raise ValueError("x")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("where", ["training", "report"])
+def test_an_impatient_user_is_told_how_to_go_on(cli, small, tmp_path, monkeypatch, where):
+    """Ctrl-C that arrives as an exception: the second one, or one while the report is made."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    import mahalens.report
+    import mahalens.train.adam
+
+    if where == "training":
+        monkeypatch.setattr(mahalens.train.adam.Adam, "advance", interrupt)
+    monkeypatch.setattr(mahalens.report, "build_report", interrupt)
+    path = tmp_path / "my run"
+    outcome = cli("run", "gaussian", *small, "--models", "abs", "--quiet", "--out", path)
+    assert outcome.code == 130
+    assert outcome.out == ""
+    assert outcome.err == f"mahalens: stopped; go on with: mahalens run --resume '{path}'\n"
+
+
+def test_ctrl_c_before_anything_was_made(cli, tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mahalens.studies.gaussian.run.start", interrupt)
+    outcome = cli("run", "gaussian", "--out", tmp_path / "run")
+    assert outcome.code == 130
+    assert outcome.err.strip() == "mahalens: stopped"
+
+
+# A real terminal
+
+SLOW = """
+import time
+import mahalens.report, mahalens.train
+mahalens.report.build_report = lambda folder: folder / "report.html"
+advance = mahalens.train.Adam.advance
+def slow(self):
+    time.sleep(0.15)
+    advance(self)
+mahalens.train.Adam.advance = slow
+from mahalens.cli import main
+main()
+"""
+
+
+def test_a_terminal_gets_a_bar(start_process, small, tmp_path):
+    ours, theirs = pty.openpty()
+    words = ["run", "gaussian", *small, "--models", "abs", "--out", tmp_path / "run"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"}
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        environment.pop(name, None)
+    running = start_process(*words, script=SLOW, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # what Linux says when the other end is closed
+        pass
+    finally:
+        os.close(ours)
+        out, _ = running.communicate(timeout=120)
+    assert running.returncode == 0
+    assert out.splitlines()[-1] == f"report: {tmp_path / 'run' / 'report.html'}"
+    text = shown.decode()
+    assert "\x1b[" in text
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert "━" in plain
+    assert re.search(r"abs\s.*100%", plain)
+    assert re.search(r"\d:\d\d:\d\d", plain)  # the time
+    assert "abs: starts" not in plain

@@ -1,0 +1,52 @@
+"""Imports flow one way between the rooms, and rooms stay small."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "mahalens"
+
+# What each room may import, besides itself and the modules at the root that import nothing.
+MAY_IMPORT = {
+    "geometry": set(),
+    "stats": set(),
+    "data": {"geometry"},
+    "nn": {"geometry"},
+    "init": {"geometry", "nn"},
+    "audit": {"geometry", "nn"},
+    "train": {"geometry", "nn", "init", "audit", "data"},
+    "studies": {"geometry", "nn", "init", "audit", "data", "stats", "train"},
+    "report": {"geometry", "nn", "init", "audit", "data", "stats", "train", "studies"},
+}
+ROOT_MODULES = {"errors", "files", "_lazy", "_version"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported_rooms(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.split(".")[1] for name in names if name.startswith("mahalens.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_flow_one_way(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    if room in MAY_IMPORT:
+        assert imported_rooms(path) <= MAY_IMPORT[room] | ROOT_MODULES | {room}
+
+
+def test_every_room_is_known():
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert rooms == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 300
