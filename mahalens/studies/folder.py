@@ -6,7 +6,6 @@ import contextlib
 import csv
 import datetime
 import io
-import json
 import os
 import platform
 import re
@@ -121,13 +120,15 @@ class RunFolder:
         write_file(self.path / name, text.getvalue().encode())
 
     def write_tensors(
-        self, name: str, tensors: Mapping[str, Any], metadata: dict[str, str] | None = None
+        self, name: str, tensors: Mapping[str, Any], *, chain: str | None = None
     ) -> None:
-        """Write torch tensors as safetensors."""
+        """Write torch tensors as safetensors, with the chain they are the parameters of."""
         from safetensors.torch import save
 
         ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        write_file(self.path / name, _in_order(save(ready, metadata)))
+        # One entry at most: the library writes several in an order that changes from run to run.
+        metadata = None if chain is None else {"chain": chain}
+        write_file(self.path / name, save(ready, metadata))
 
     def read_tensors(self, path: Path) -> dict[str, Any]:
         """Read torch tensors back."""
@@ -164,22 +165,6 @@ def read_config(path: Path) -> RunConfig:
         raise RunFolderError(f"{path / CONFIG}: cannot be read ({error.strerror})") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{path / CONFIG}: is damaged ({error}); start a new run") from None
-
-
-def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its metadata sorted.
-
-    The library writes them in an order that changes from one process to the next; equal runs
-    should have equal files.
-    """
-    begin, size = 8, int.from_bytes(content[:8], "little")
-    header = json.loads(content[begin : begin + size])
-    if "__metadata__" in header:
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    if len(text) > size:  # written otherwise than expected: better unsorted than moved
-        return content
-    return content[:begin] + text.ljust(size) + content[begin + size :]
 
 
 def _check_free(path: Path, *, force: bool) -> None:

@@ -45,7 +45,7 @@ class Lower(msgspec.Struct, frozen=True):
         why = (
             f"{self.model} averages {show(float(a[shared].mean()))}, {self.than} "
             f"{show(float(b[shared].mean()))}; lower in {result.wins} of {result.n} trials, "
-            f"one-sided Wilcoxon p = {result.p_value:.2g}."
+            f"one-sided Wilcoxon p = {show(result.p_value)}."
         )
         return Finding(result.p_value < SIGNIFICANT, result.wins / result.n, why)
 

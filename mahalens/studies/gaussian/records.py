@@ -32,7 +32,7 @@ def write_records(folder: RunFolder, problem: Problem, readings: list[ModelReadi
         folder.write_tensors(
             f"{WEIGHTS}/{reading.model}.safetensors",
             reading.stack.tensors(),
-            {"model": reading.model, "chain": str(reading.stack.chain), "first axis": "trial"},
+            chain=str(reading.stack.chain),
         )
     columns = ("model", "trial", "status", "basin", "steps", *METRICS)
     folder.write_csv(TRIALS, columns, _trial_rows(readings))

@@ -25,6 +25,8 @@ T = TypeVar("T", bound=Adam | Newton)
 
 DISTANCE_MODELS = ("abs", "relu")
 
+SMALL_FLOPS = 1e8
+
 
 class Watcher(Protocol):
     """Told what a run is doing."""
@@ -61,7 +63,7 @@ def start(
         created=now(),
         seed=config.seed,
         device=config.device,
-        threads=torch.get_num_threads(),
+        threads=_threads(config),
         protocol="scaled" if deviations else "published",
         scaled=deviations,
         command=command or " ".join(sys.argv),
@@ -200,6 +202,16 @@ def _check_range(problem: Problem) -> None:
             f"--dtype {kind}: cannot hold the samples of this Gaussian; "
             "give --dtype float64, or a Gaussian in other units"
         )
+
+
+def _threads(config: GaussianConfig) -> int:
+    """How many threads to compute with.
+
+    Small tensors gain little from a second thread and lose much when the other core is busy: the
+    threads wait for each other at every operation.
+    """
+    flops = 4 * config.samples * config.trials * 2 * config.dim * (config.dim + 1)  # per epoch
+    return 1 if flops < SMALL_FLOPS else torch.get_num_threads()
 
 
 def _check_device(config: GaussianConfig) -> None:
