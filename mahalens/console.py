@@ -49,11 +49,13 @@ class Display:
         )
 
     def __enter__(self) -> Display:
-        self._bars.start()
+        if not self._bars.disable:
+            self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # older versions of rich would print an empty line
+            self._bars.stop()
 
     def note(self, text: str) -> None:
         """Print a line."""

@@ -140,7 +140,7 @@ def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) 
             ledger.setdefault(claim["id"], {})[column] = claim
     names = [name for name, _ in summaries_with_names]
     table = _table("Claims")
-    table.add_column("claim", min_width=24, ratio=3)
+    table.add_column("claim", min_width=24, ratio=3, overflow="fold")
     table.add_column("source")
     table.add_column("published", ratio=1)
     for name in names:

@@ -54,8 +54,10 @@ def _judge(claim: Claim, evidence: Evidence) -> Judgement:
         why = needed if missing else "This run has no numbers for it."
         measured, verdict = None, "not measured"
     else:
-        why, measured = finding.why, is_finite(finding.measured)
-        verdict = "holds" if finding.holds else "fails"
+        why = finding.why
+        measured = None if finding.holds is None else is_finite(finding.measured)
+        verdicts = {True: "holds", False: "fails", None: "not measured"}
+        verdict = verdicts[finding.holds]
     return msgspec.convert(
         {
             "id": claim.id,

@@ -33,9 +33,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of putting one predicate to the evidence."""
+    """The outcome of putting one predicate to the evidence; ``holds`` is None if it cannot tell."""
 
-    holds: bool
+    holds: bool | None
     measured: float
     why: str
 

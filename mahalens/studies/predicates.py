@@ -24,7 +24,8 @@ SIGNIFICANT = 0.05
 class Lower(msgspec.Struct, frozen=True):
     """``metric`` of ``model`` lies below that of ``than``, trial by trial.
 
-    Holds if the one-sided Wilcoxon signed-rank test over paired trials gives p < 0.05.
+    Holds if the one-sided Wilcoxon signed-rank test over paired trials gives p < 0.05. With fewer
+    than 5 pairs no outcome could, so that they decide nothing.
     ``measured`` is the share of trials in which it is lower.
     """
 
@@ -47,7 +48,10 @@ class Lower(msgspec.Struct, frozen=True):
             f"{show(float(b[shared].mean()))}; lower in {result.wins} of {result.n} trials, "
             f"one-sided Wilcoxon p = {show(result.p_value)}."
         )
-        return Finding(result.p_value < SIGNIFICANT, result.wins / result.n, why)
+        holds: bool | None = result.p_value < SIGNIFICANT
+        if 0.5**result.n >= SIGNIFICANT:
+            holds, why = None, f"Too few trials to tell. {why}"
+        return Finding(holds, result.wins / result.n, why)
 
     def published(self, evidence: Evidence) -> str | None:
         """The two published means."""
@@ -174,7 +178,9 @@ class Both(msgspec.Struct, frozen=True):
         a, b = self.first.judge(evidence), self.second.judge(evidence)
         if a is None or b is None:
             return None
-        return Finding(a.holds and b.holds != self.negated, a.measured, f"{a.why} {b.why}")
+        undecided = a.holds is None or b.holds is None
+        holds = None if undecided else bool(a.holds) and b.holds != self.negated
+        return Finding(holds, a.measured, f"{a.why} {b.why}")
 
     def published(self, evidence: Evidence) -> str | None:
         """What was published about the first."""

@@ -216,6 +216,8 @@ class StackedSolver(abc.ABC):
                 f"a saved state of shape {tuple(state['values'].shape)} and {state['values'].dtype}"
                 f" for a solver of shape {tuple(self.values.shape)} and {self.values.dtype}"
             )
+        if int(state["epoch"]) > self.limit:
+            raise InputError(f"a saved state of epoch {int(state['epoch'])} of only {self.limit}")
         names = {name for name in state if name.startswith("rows.")}
         if names != {f"rows.{name}" for name in self.rows}:
             raise InputError(f"a saved state with {sorted(names)}, which is another solver's")

@@ -215,6 +215,24 @@ def test_the_users_gaussian_cannot_be_drawn_again(tmp_path, config, watcher):
         carry_on(folder, watcher())
 
 
+@pytest.mark.parametrize("name", ["torch", "mahalens"])
+def test_another_version_is_named(stopped, watcher, name):
+    change(stopped, "config.json", **{name: "0.0.1"})
+    told = watcher()
+    with RunFolder.open(stopped) as folder:
+        carry_on(folder, told)
+    assert any(f"begun with {name} 0.0.1, going on with" in note for note in told.notes)
+
+
+def test_a_wish_to_stop_is_heard_while_reading(stopped, whole, watcher):
+    told = watcher()
+    with RunFolder.open(stopped) as folder, pytest.raises(Interrupted):
+        carry_on(folder, told, lambda: "reading the trained models" in told.notes)
+    assert not (stopped / "summary.json").exists()
+    finish(stopped, watcher)
+    same_results(stopped, whole)
+
+
 def test_data_are_drawn_with_the_threads_of_the_first_part(stopped, watcher, monkeypatch):
     change(stopped, "config.json", threads=2)
 

@@ -73,7 +73,7 @@ def test_lower_holds_by_the_signed_rank_test():
     assert finding.measured == 1.0
     p = stats.wilcoxon(a, b, alternative="less").pvalue
     assert is_a_text(finding.why) == (
-        f"a averages 3.5, b 7; lower in 6 of 6 trials, one-sided Wilcoxon p = {p:.2g}."
+        f"a averages 3.5, b 7; lower in 6 of 6 trials, one-sided Wilcoxon p = {show(p)}."
     )
 
 
@@ -93,6 +93,13 @@ def test_lower_fails(a, b, share):
     assert not finding.holds
     assert finding.measured == share
     is_a_text(finding.why)
+
+
+@pytest.mark.parametrize(("trials", "holds"), [(1, None), (4, None), (5, True)])
+def test_lower_with_few_trials_decides_nothing(trials, holds):
+    finding = Lower("loss", "a", "b").judge(evidence(a=range(trials), b=range(10, 10 + trials)))
+    assert finding.holds is holds
+    assert is_a_text(finding.why).startswith("Too few trials to tell.") == (holds is None)
 
 
 def test_lower_speaks_of_the_trials_that_both_models_have():
@@ -300,6 +307,15 @@ def test_both(first, second, negated, holds):
     a, b = first.judge(given), second.judge(given)
     assert finding == Finding(holds, a.measured, f"{a.why} {b.why}")
     is_a_text(finding.why)
+
+
+def test_both_undecided_where_one_is():
+    few = Lower("loss", "a", "b")
+    sure = TrialShare("loss", "a", "below", 10)
+    given = evidence(a=[1, 2], b=[3, 4])
+    assert sure.judge(given).holds is True
+    assert Both(few, sure).judge(given).holds is None
+    assert Both(sure, few, negated=True).judge(given).holds is None
 
 
 def test_both_not_measured_and_published():

@@ -276,6 +276,9 @@ class TestResuming:
             InputError, match=r"a saved state of shape \(1, 12\) and torch\.float64"
         ):
             solver.restore(fewer.state())
+        state = solver.state() | {"epoch": torch.tensor(301)}
+        with pytest.raises(InputError, match="a saved state of epoch 301 of only 300"):
+            solver.restore(state)
         state = solver.state()
         del state["rows.m"]
         with pytest.raises(InputError, match="which is another solver's"):

@@ -11,15 +11,16 @@ from typing import Protocol, TypeVar
 import msgspec
 import torch
 
+from mahalens._version import __version__
 from mahalens.data import load_gaussian, save_gaussian
-from mahalens.errors import IllConditionedWarning, InputError, RunFolderError
+from mahalens.errors import IllConditionedWarning, InputError, Interrupted, RunFolderError
 from mahalens.geometry import Gaussian
 from mahalens.studies.folder import CONFIG, GAUSSIAN, RunConfig, RunFolder, now
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.studies.gaussian.problem import Problem
 from mahalens.studies.gaussian.reading import ModelReading, read_ground_truth, read_trained
 from mahalens.studies.gaussian.records import write_records
-from mahalens.train import Adam, Newton, Solver, solve
+from mahalens.train import Adam, Newton, Solver, Status, solve
 
 T = TypeVar("T", bound=Adam | Newton)
 
@@ -83,6 +84,7 @@ def carry_on(
 ) -> None:
     """Train what is not trained yet, read all models and write the records."""
     config = read_options(folder)
+    _compare_versions(folder, watcher)
     torch.set_num_threads(folder.config.threads)  # another number may round differently
     problem = _make_problem(config, _saved_gaussian(folder))
     if not (folder.path / GAUSSIAN).exists():
@@ -93,13 +95,18 @@ def carry_on(
 
     trained = {model: train(model, problem.solver(model)) for model in config.trained_models}
     basins = {model: _basins(problem, model, solver, train) for model, solver in trained.items()}
+    for model, solver in trained.items():
+        _name_lost_trials(model, solver, watcher)
     watcher.note("reading the trained models")
-    readings: list[ModelReading] = [
-        read_trained(problem, model, trained[model], basins[model])
-        if model in trained
-        else read_ground_truth(problem)
-        for model in config.models
-    ]
+    readings: list[ModelReading] = []
+    for model in config.models:
+        if should_stop is not None and should_stop():
+            raise Interrupted("stopped by the user")
+        readings.append(
+            read_trained(problem, model, trained[model], basins[model])
+            if model in trained
+            else read_ground_truth(problem)
+        )
     write_records(folder, problem, readings)
     folder.drop_checkpoints()
 
@@ -155,13 +162,28 @@ def _train(
         on_progress=report,
         should_stop=should_stop,
     )
+    return solver
+
+
+def _name_lost_trials(model: str, solver: Adam | Newton, watcher: Watcher) -> None:
     for trial, status in enumerate(solver.statuses):
-        if status.value == "non-finite":
+        if status is Status.NON_FINITE:
             watcher.note(
-                f"{name}: trial {trial} turned non-finite at step {int(solver.steps[trial])} "
+                f"{model}: trial {trial} turned non-finite at step {int(solver.steps[trial])} "
                 "and was stopped"
             )
-    return solver
+
+
+def _compare_versions(folder: RunFolder, watcher: Watcher) -> None:
+    """Say it if a run is resumed with other versions: its last digits may then differ."""
+    begun = {"mahalens": folder.config.mahalens, "torch": folder.config.torch}
+    here = {"mahalens": __version__, "torch": str(torch.__version__)}
+    for name, version in begun.items():
+        if version != here[name]:
+            watcher.note(
+                f"begun with {name} {version}, going on with {here[name]}: "
+                "the last digits may differ from those of an uninterrupted run"
+            )
 
 
 def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
