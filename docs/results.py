@@ -1,10 +1,12 @@
 """Makes the tables of README.md and docs/results/gaussian.md from run folders.
 
-    python docs/results.py [--readme] RUN...
+    python docs/results.py [--readme | --draws | --claims] RUN...
 
 Prints Markdown: for each run its command, versions, outcomes, figures beside the published ones
-and claims. With ``--readme``, the table of README.md instead: one line per published figure, with
-a column per run. Nothing in those tables is typed by hand.
+and claims. With ``--readme``, one line per published figure, with a column per run. With
+``--draws``, one line per run: how MD_Abs fares on its draw of the Gaussian. With ``--claims``, one
+line per claim with the verdict of each run. Nothing in those tables
+is typed by hand.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--readme", action="store_true")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--readme", dest="form", action="store_const", const=readme_table)
+    form.add_argument("--draws", dest="form", action="store_const", const=draws_table)
+    form.add_argument("--claims", dest="form", action="store_const", const=claims_table)
+    parser.set_defaults(form=results_page)
     arguments = parser.parse_args()
-    runs = [load_run(folder) for folder in arguments.runs]
-    lines = readme_table(runs) if arguments.readme else results_page(runs)
+    lines = arguments.form([load_run(folder) for folder in arguments.runs])
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -85,6 +90,38 @@ def _difference(run: RunRecords, row: dict[str, Any]) -> str:
     if arrived < basins.get("zero residual", 0):
         letters += "N"
     return letters
+
+
+def draws_table(runs: list[RunRecords]) -> list[str]:
+    """How MD_Abs fares on each draw, ordered by condition number."""
+    lines = [
+        "| seed | condition number of Σ | training MSE, mean | min to max | sphericity norm | "
+        "trials lie at |",
+        "|---:|---:|---:|---:|---:|---|",
+    ]
+    for run in sorted(runs, key=lambda run: float(run.summary["facts"]["condition_number"])):
+        loss, shape = run.row("abs", "train_mse"), run.row("abs", "sphericity")
+        cells = [
+            number(run.config["seed"]),
+            number(run.summary["facts"]["condition_number"]),
+            with_interval(loss["mean"], loss["ci95"]),
+            f"{number(loss['min'])} to {number(loss['max'])}",
+            with_interval(shape["mean"], shape["ci95"]),
+            ", ".join(f"{n} {basin}" for basin, n in run.outcomes["abs"]["basins"].items()),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def claims_table(runs: list[RunRecords]) -> list[str]:
+    """The verdict on each claim in each run."""
+    head = [f"{run.config['options']['dim']}-D {run.config['options']['solver']}" for run in runs]
+    lines = [f"| claim | {' | '.join(head)} |", "|---|" + "---|" * len(runs)]
+    verdicts = [{c["id"]: c["verdict"] for c in run.summary["claims"]} for run in runs]
+    for claim in runs[0].summary["claims"]:
+        cells = [v[claim["id"]].replace("not measured", "–") for v in verdicts]
+        lines.append(f"| {claim['statement']} | {' | '.join(cells)} |")
+    return lines
 
 
 def results_page(runs: list[RunRecords]) -> list[str]:
