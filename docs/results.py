@@ -139,7 +139,7 @@ def _about(run: RunRecords) -> list[str]:
     return [
         f"    {config['command']}",
         "",
-        f"mahalens {config['mahalens']}, torch {config['torch']}, {config['threads']} threads, "
+        f"mahalens {config['mahalens']}, torch {config['torch']}, threads: {config['threads']}, "
         f"{config['options']['dtype']}. Protocol: {config['protocol']}"
         + (f" ({scaled})" if scaled else "")
         + f". Condition number of this draw of Σ: {number(facts['condition_number'])}; variance of "
