@@ -73,10 +73,11 @@ def readme_table(runs: list[RunRecords]) -> list[str]:
 
 
 def _difference(run: RunRecords, row: dict[str, Any]) -> str:
-    """Letters for what explains a difference from the published mean, from what was measured.
+    """Letters for what may explain a difference from the published mean.
 
-    Nothing if the published mean lies in our 95 % interval. L: trials at a local minimum; N: trials
-    in the basin of the perfect fit that have not arrived; D: the draw of the Gaussian is another.
+    Nothing if the published mean lies in our 95 % interval. D: the draw of the Gaussian is another,
+    which is always so. Measured in our run: L, trials at a local minimum; N, trials that have not
+    arrived although the converging solver leads from them to the perfect fit.
     """
     low, high = row["ci95"] or (row["mean"], row["mean"])
     if low <= row["published"] <= high:
@@ -117,11 +118,18 @@ def claims_table(runs: list[RunRecords]) -> list[str]:
     """The verdict on each claim in each run."""
     head = [f"{run.config['options']['dim']}-D {run.config['options']['solver']}" for run in runs]
     lines = [f"| claim | {' | '.join(head)} |", "|---|" + "---|" * len(runs)]
-    verdicts = [{c["id"]: c["verdict"] for c in run.summary["claims"]} for run in runs]
+    verdicts = [{c["id"]: _word(c) for c in run.summary["claims"]} for run in runs]
     for claim in runs[0].summary["claims"]:
-        cells = [v[claim["id"]].replace("not measured", "–") for v in verdicts]
+        cells = [verdict[claim["id"]] for verdict in verdicts]
         lines.append(f"| {claim['statement']} | {' | '.join(cells)} |")
     return lines
+
+
+def _word(claim: dict[str, Any]) -> str:
+    """The verdict; what was measured but does not tell is undecided."""
+    if claim["verdict"] != "not measured":
+        return str(claim["verdict"])
+    return "undecided" if claim["why"].startswith(("Undecided", "Too few")) else "–"
 
 
 def results_page(runs: list[RunRecords]) -> list[str]:
@@ -182,8 +190,8 @@ def _published(row: dict[str, Any]) -> str:
 
 
 def _claims(run: RunRecords) -> list[str]:
-    measured = [claim for claim in run.summary["claims"] if claim["verdict"] != "not measured"]
-    lines = [f"| {c['statement']} | **{c['verdict']}** | {c['why']} |" for c in measured]
+    measured = [claim for claim in run.summary["claims"] if _word(claim) != "–"]
+    lines = [f"| {c['statement']} | **{_word(c)}** | {c['why']} |" for c in measured]
     return ["| claim | verdict | why |", "|---|---|---|", *lines]
 
 

@@ -64,7 +64,7 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
 @run.command()
 @click.option("--dim", type=int, help="Dimensions: 2, 10, 100 as published, or any.  [default: 2]")
 @click.option("--trials", type=int, help="Trials per model.  [default: 20]")
-@click.option("--epochs", type=int, help="Epochs of Adam, or at most so many steps of Newton.")
+@click.option("--epochs", type=int, help="Epochs of Adam (as published), or most steps of Newton.")
 @click.option("--samples", type=int, help="Training samples.  [default: as published]")
 @click.option("--solver", default="adam", show_default=True, metavar="|".join(SOLVERS))
 @click.option("--models", type=CommaSeparated(), default=",".join(MODELS), show_default=True)
@@ -125,7 +125,10 @@ def claims(folders: tuple[Path, ...]) -> None:
     short = [folder.name for folder in folders]
     names = short if all(short) and len(set(short)) == len(short) else [str(f) for f in folders]
     runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
-    Console(highlight=False).print(claims_table(runs))
+    console = Console(highlight=False)
+    # On a narrow terminal lines wrap, rather than columns vanish.
+    console.width = max(console.width, 50 + 20 * len(runs))
+    console.print(claims_table(runs), soft_wrap=False)
 
 
 def _dim_of(gaussian: Path) -> int:
@@ -189,7 +192,10 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
             click.echo(error.format_message())
             sys.exit(2)
-        _fail(error.format_message(), 2)
+        hint = ""
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f" See '{error.ctx.command_path} --help'."
+        _fail(error.format_message() + hint, 2)
     except Interrupted as error:
         _fail(str(error), 130)
     except MahalensError as error:

@@ -138,7 +138,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _read_json(file: Path) -> dict[str, Any]:
     # parse_int: a whole number too long for 64 bits is still a number
-    content = json.loads(file.read_text(encoding="utf-8-sig"), parse_int=float)
+    text = file.read_text(encoding="utf-8-sig")
+    if not text.strip():
+        raise InputError(f"{file}: not readable as .json, it is empty")
+    content = json.loads(text, parse_int=float)
     if not isinstance(content, dict):
         raise InputError(f"{file}: holds a {type(content).__name__}, wanted {WANTED}")
     return {name: content[name] for name in _names(file, content)}
@@ -146,6 +149,10 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_npz(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
+        # Anything else numpy would take for a pickle, and advise to trust it.
+        if stream.read(2) not in (b"PK", b"\x93N"):
+            raise InputError(f"{file}: not readable as .npz, it is no such archive")
+        stream.seek(0)
         archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise InputError(f"{file}: holds a single array, wanted {WANTED}")

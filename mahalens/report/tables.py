@@ -144,7 +144,8 @@ def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) 
     table.add_column("source")
     table.add_column("published", ratio=1)
     for name in names:
-        table.add_column(Text(name), ratio=1)
+        # Wide enough for the longest verdict: a column that is squeezed out says nothing at all.
+        table.add_column(Text(name), min_width=len("? not measured"), ratio=1)
     for given in ledger.values():
         first = next(iter(given.values()))
         statement = Text(first["statement"])
@@ -159,7 +160,10 @@ def _published(given: Mapping[int, Mapping[str, Any]], names: Sequence[str]) -> 
     figures = {names[column]: anything(claim.get("published")) for column, claim in given.items()}
     if len(set(figures.values())) == 1:
         return Text(next(iter(figures.values())))
-    return Text("\n".join(f"{figure} ({name})" for name, figure in figures.items()))
+    named: dict[str, list[str]] = {}
+    for name, figure in figures.items():
+        named.setdefault(figure, []).append(name)
+    return Text("\n".join(f"{figure} ({', '.join(runs)})" for figure, runs in named.items()))
 
 
 def _verdict(claim: Mapping[str, Any] | None) -> Text:

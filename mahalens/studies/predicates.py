@@ -19,6 +19,8 @@ from mahalens.stats import Summary, paired_lower, proportion, summarize
 from mahalens.studies.evidence import Evidence, Finding, show
 
 SIGNIFICANT = 0.05
+FEWEST_TRIALS = 5
+"""With fewer, nothing is decided: five out of five is the first outcome with p < 0.05."""
 
 
 class Lower(msgspec.Struct, frozen=True):
@@ -48,10 +50,8 @@ class Lower(msgspec.Struct, frozen=True):
             f"{show(float(b[shared].mean()))}; lower in {result.wins} of {result.n} trials, "
             f"one-sided Wilcoxon p = {show(result.p_value)}."
         )
-        holds: bool | None = result.p_value < SIGNIFICANT
-        if 0.5**result.n >= SIGNIFICANT:
-            holds, why = None, f"Too few trials to tell. {why}"
-        return Finding(holds, result.wins / result.n, why)
+        holds = None if result.n < FEWEST_TRIALS else result.p_value < SIGNIFICANT
+        return _finding(holds, result.n, result.wins / result.n, why)
 
     def published(self, evidence: Evidence) -> str | None:
         """The two published means."""
@@ -63,7 +63,8 @@ class Lower(msgspec.Struct, frozen=True):
 class TrialShare(msgspec.Struct, frozen=True):
     """At least ``share`` of the trials have ``metric`` below (or above) ``bound``.
 
-    ``measured`` is the share of the trials that do; a trial without a value does not.
+    ``measured`` is the share of the trials that do; a trial without a value does not. Fewer than
+    ``fewest`` trials decide nothing.
     """
 
     metric: str
@@ -71,6 +72,7 @@ class TrialShare(msgspec.Struct, frozen=True):
     side: Literal["below", "above"]
     bound: float
     share: float = 0.9
+    fewest: int = FEWEST_TRIALS
 
     def judge(self, evidence: Evidence) -> Finding | None:
         """Count the trials on the right side of the bound."""
@@ -86,7 +88,8 @@ class TrialShare(msgspec.Struct, frozen=True):
             f"median {show(float(np.nanmedian(values)))}."
             + _where(evidence.basins.get(self.model, ()), good)
         )
-        return Finding(result.share >= self.share, result.share, why)
+        holds = None if result.n < self.fewest else result.share >= self.share
+        return _finding(holds, result.n, result.share, why)
 
     def published(self, evidence: Evidence) -> str | None:
         """The published mean."""
@@ -97,7 +100,7 @@ class TrialShare(msgspec.Struct, frozen=True):
 class Average(msgspec.Struct, frozen=True):
     """The mean of ``metric``, divided by the fact ``per``, lies below (or above) ``bound``.
 
-    Holds only if its whole 95 % interval does.
+    Holds if its whole 95 % interval does, fails if none of it does, and is undecided between.
     """
 
     metric: str
@@ -115,14 +118,13 @@ class Average(msgspec.Struct, frozen=True):
         if not unit > 0:
             return None
         summary = summarize(values / unit)
-        low, high = summary.ci95 or (summary.mean, summary.mean)
-        holds = high < self.bound if self.side == "below" else low > self.bound
+        holds = _lies(self.side, self.bound, summary)
         of = f" of the {_UNITS.get(self.per, self.per)}" if self.per else ""
         why = (
             f"Mean {show(summary.mean)}{of}, {_interval(summary)}; "
             f"wanted {self.side} {show(self.bound)}."
         )
-        return Finding(holds, summary.mean, why)
+        return _finding(holds, summary.n, summary.mean, why)
 
     def published(self, evidence: Evidence) -> str | None:
         """The published mean in the same unit."""
@@ -151,14 +153,13 @@ class AboveChance(msgspec.Struct, frozen=True):
         if values is None or not isinstance(band, (list, tuple)):
             return None
         summary = summarize(values)
-        low, _ = summary.ci95 or (summary.mean, summary.mean)
-        holds = low > max(self.bound, float(band[1]))
+        holds = _lies("above", max(self.bound, float(band[1])), summary)
         why = (
             f"Mean {show(summary.mean)}, {_interval(summary)}; random "
             f"rotations of the true whitening give {show(float(band[0]))} to "
             f"{show(float(band[1]))}, and {show(self.bound)} was wanted."
         )
-        return Finding(holds, summary.mean, why)
+        return _finding(holds, summary.n, summary.mean, why)
 
     def published(self, evidence: Evidence) -> str | None:
         """No figure was published."""
@@ -178,13 +179,29 @@ class Both(msgspec.Struct, frozen=True):
         a, b = self.first.judge(evidence), self.second.judge(evidence)
         if a is None or b is None:
             return None
-        undecided = a.holds is None or b.holds is None
-        holds = None if undecided else bool(a.holds) and b.holds != self.negated
+        parts = (a.holds, b.holds if b.holds is None else b.holds != self.negated)
+        holds = False if False in parts else None if None in parts else True
         return Finding(holds, a.measured, f"{a.why} {b.why}")
 
     def published(self, evidence: Evidence) -> str | None:
         """What was published about the first."""
         return self.first.published(evidence)
+
+
+def _lies(side: str, bound: float, summary: Summary) -> bool | None:
+    """Whether a mean lies on a side of a bound; None if its interval does not tell."""
+    if summary.ci95 is None or summary.n < FEWEST_TRIALS:
+        return None
+    low, high = summary.ci95 if side == "below" else (-summary.ci95[1], -summary.ci95[0])
+    limit = bound if side == "below" else -bound
+    return True if high < limit else False if low >= limit else None
+
+
+def _finding(holds: bool | None, trials: int, measured: float, why: str) -> Finding:
+    if holds is None:
+        reason = "Too few trials to tell" if trials < FEWEST_TRIALS else "Undecided"
+        why = f"{reason}. {why}"
+    return Finding(holds, measured, why)
 
 
 def _interval(summary: Summary) -> str:

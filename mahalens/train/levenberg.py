@@ -98,13 +98,21 @@ class LevenbergMarquardt(StackedSolver):
         saddle = torch.zeros_like(rooted)
         if not rooted.any():
             return saddle
-        values, vectors = torch.linalg.eigh(matrix[rooted])
-        down = values[:, 0] < -(torch.finfo(loss.dtype).eps ** 0.5) * values[:, -1].abs()
-        index = rooted.nonzero().squeeze(1)[down]
-        if not len(index):
+        # Trial by trial and in float64: one matrix that cannot be decomposed must not end the rest.
+        chosen, directions = [], []
+        for trial in rooted.nonzero().flatten().tolist():
+            try:
+                values, vectors = torch.linalg.eigh(matrix[trial].double())
+            except RuntimeError:  # torch's LinAlgError is one
+                continue
+            if values[0] < -(torch.finfo(loss.dtype).eps ** 0.5) * values[-1].abs():
+                chosen.append(trial)
+                directions.append(vectors[:, 0])
+        if not chosen:
             return saddle
+        index = torch.tensor(chosen, device=loss.device)
+        direction = torch.stack(directions).to(loss.dtype)
         saddle[index] = True
-        direction = vectors[down][:, :, 0]
         base, lowest = stack.values[index], loss[index]
         for power in range(_KICKS):
             for sign in (1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mahalens.errors import InputError
 from mahalens.nn.chain import Chain
 from mahalens.train.lbfgs import LBFGS
 from mahalens.train.levenberg import LevenbergMarquardt
@@ -26,6 +27,10 @@ class Newton:
     """
 
     def __init__(self, chain: Chain, x: Tensor, y: Tensor, start: TrialStack, steps: int) -> None:
+        if not x.dtype == y.dtype == start.values.dtype:
+            raise InputError(
+                f"x in {x.dtype}, y in {y.dtype}, trials in {start.values.dtype}; make them equal"
+            )
         self._coordinates = WhitenedInputs(x)
         self._original = MeanSquaredError(chain, x, y)
         objective = MeanSquaredError(chain, self._coordinates.inputs(x), y)

@@ -43,7 +43,18 @@ class TrialStack:
         """Stack modules built from ``chain``; they are copied."""
         if not modules:
             raise InputError("no modules to stack; give at least one")
+        kinds = [type(part).__name__ for part in chain.build()]
+        for trial, module in enumerate(modules):
+            if isinstance(module, nn.Sequential):
+                parts = [type(part).__name__ for part in module]
+                if parts != kinds:
+                    raise InputError(
+                        f"trial {trial}: a module of {', '.join(parts)} for the chain {chain}"
+                    )
         states = [module.state_dict() for module in modules]
+        dtypes = {str(tensor.dtype) for state in states for tensor in state.values()}
+        if len(dtypes) > 1:
+            raise InputError(f"modules of {' and '.join(sorted(dtypes))}; make them equal")
         names = parameter_shapes(chain)
         for trial, state in enumerate(states):
             for name in {**names, **state}:

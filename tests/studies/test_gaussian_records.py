@@ -466,9 +466,11 @@ def test_a_model_trains_the_same_alone_and_with_others(runner, adam_run, tmp_pat
     alone = runner(tmp_path / "alone", epochs=300, models=("relu",))
     assert alone.trials == adam_run.of("relu")
     assert sorted(p.name for p in (alone.path / "weights").iterdir()) == ["relu.safetensors"]
-    verdicts = {c["id"]: c["verdict"] for c in alone.summary["claims"]}
-    assert {v for name, v in verdicts.items() if name.startswith("000/abs")} == {"not measured"}
-    assert verdicts["000/relu-units-pair-up"] != "not measured"
+    whys = {c["id"]: c["why"] for c in alone.summary["claims"]}
+    for name, why in whys.items():
+        if name.startswith("000/abs"):
+            assert why.startswith(("This run has no numbers", "Needs a run with"))
+    assert whys["000/relu-units-pair-up"].startswith("Too few trials to tell. Mean ")
 
 
 def test_only_the_analytic_model(runner, tmp_path):

@@ -362,3 +362,20 @@ def test_killed_around_every_file(tmp_path, config, watcher, whole, kill_at, n, 
         folder.drop_checkpoints()
     same_results(path, whole)
     assert (path / "gaussian.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mean": [1e12, 1e12], "covariance": [[1, 0], [0, 1]]}',
+        '{"mean": [0, 0], "covariance": [[1e-30, 0], [0, 1e-30]]}',
+    ],
+    ids=["far away", "tiny"],
+)
+def test_a_dtype_too_coarse_for_the_gaussian_is_refused(tmp_path, config, text):
+    """Rounding alone would hide the distances; float64 still has digits for them, if it does."""
+    file = tmp_path / "mine.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"--dtype float32: (too coarse|cannot hold)"):
+        start(config, tmp_path / "run", gaussian_file=file)
+    assert not (tmp_path / "run").exists()

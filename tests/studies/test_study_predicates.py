@@ -139,7 +139,7 @@ def test_lower_published():
     ],
 )
 def test_share_holds(side, values, share):
-    finding = TrialShare("loss", "a", side, 1.0).judge(evidence(a=values))
+    finding = TrialShare("loss", "a", side, 1.0, fewest=1).judge(evidence(a=values))
     assert finding.holds
     assert finding.measured == pytest.approx(share)
     why = is_a_text(finding.why)
@@ -161,8 +161,8 @@ def test_share_holds(side, values, share):
     ],
 )
 def test_share_fails(side, values, share):
-    finding = TrialShare("loss", "a", side, 1.0).judge(evidence(a=values))
-    assert not finding.holds
+    finding = TrialShare("loss", "a", side, 1.0, fewest=1).judge(evidence(a=values))
+    assert finding.holds is False
     assert finding.measured == pytest.approx(share)
     is_a_text(finding.why)
 
@@ -206,22 +206,46 @@ def interval(values):
     return values.mean() - half, values.mean() + half
 
 
-@pytest.mark.parametrize("side", ["below", "above"])
-@pytest.mark.parametrize("room", [0.01, -0.01])
-def test_average_needs_its_whole_interval_on_the_right_side(side, room):
-    values = [1.0, 2.0, 3.0]
+@pytest.mark.parametrize(
+    ("side", "bound", "holds"),
+    [
+        ("below", "above all", True),
+        ("below", "inside", None),
+        ("below", "below all", False),
+        ("above", "below all", True),
+        ("above", "inside", None),
+        ("above", "above all", False),
+    ],
+)
+def test_average_is_decided_by_its_whole_interval(side, bound, holds):
+    values = [1.0, 1.5, 2.0, 2.5, 3.0]
     low, high = interval(values)
-    bound = float(high + room if side == "below" else low - room)
+    bound = float({"above all": high + 0.01, "inside": 2.1, "below all": low - 0.01}[bound])
     finding = Average("loss", "a", side, bound).judge(evidence(a=values))
-    assert finding.holds is (room > 0)
+    assert finding.holds is holds
     assert finding.measured == 2.0
     assert is_a_text(finding.why) == (
-        f"Mean 2, 95 % interval {show(low)} to {show(high)}; wanted {side} {show(bound)}."
+        ("Undecided. " if holds is None else "")
+        + f"Mean 2, 95 % interval {show(low)} to {show(high)}; wanted {side} {show(bound)}."
     )
 
 
+@pytest.mark.parametrize(("trials", "holds"), [(1, None), (4, None), (5, True)])
+def test_few_trials_decide_nothing(trials, holds):
+    given = evidence(a=[0.95] * trials)
+    for predicate in (
+        TrialShare("loss", "a", "below", 1),
+        Average("loss", "a", "below", 1),
+        AboveChance("loss", "a", 0.9, "chance"),
+    ):
+        finding = predicate.judge(given)
+        assert finding.holds is holds
+        assert is_a_text(finding.why).startswith("Too few trials to tell.") == (holds is None)
+    assert TrialShare("loss", "a", "below", 1, fewest=1).judge(given).holds is True
+
+
 def test_average_in_units_of_a_fact():
-    finding = Average("loss", "a", "below", 1, per="dim").judge(evidence(a=[2.0, 2.0, NAN]))
+    finding = Average("loss", "a", "below", 1, per="dim").judge(evidence(a=[2.0] * 5 + [NAN]))
     assert finding.holds
     assert finding.measured == 0.5
     assert is_a_text(finding.why).startswith("Mean 0.5 of the ")
@@ -251,11 +275,11 @@ def test_average_not_measured():
 @pytest.mark.parametrize(
     ("values", "chance", "holds"),
     [
-        ([0.95, 0.96, 0.97], [0.5, 0.7], True),
-        ([0.85, 0.86, 0.87], [0.5, 0.7], False),  # above chance, below the bound
-        ([0.95, 0.96, 0.97], [0.8, 0.99], False),  # above the bound, which chance reaches too
-        ([0.5, 0.95, 1.0], [0.1, 0.2], False),  # too uncertain
-        ([1.0, 1.0], [1.0, 1.0], False),  # one dimension: nothing to tell apart
+        ([0.95, 0.96, 0.96, 0.96, 0.97], [0.5, 0.7], True),
+        ([0.85, 0.86, 0.86, 0.86, 0.87], [0.5, 0.7], False),  # above chance, below the bound
+        ([0.95, 0.96, 0.96, 0.96, 0.97], [0.8, 0.99], False),  # chance reaches the bound too
+        ([0.5, 0.95, 0.95, 1.0, 1.0], [0.1, 0.2], None),  # too uncertain
+        ([1.0] * 5, [1.0, 1.0], False),  # one dimension: nothing to tell apart
     ],
     ids=str,
 )
@@ -285,7 +309,7 @@ def test_above_chance_not_measured():
 
 HOLDS = TrialShare("loss", "a", "below", 1)
 FAILS = TrialShare("loss", "b", "below", 1)
-GIVEN = {"a": [0.0] * 3, "b": [2.0] * 3}
+GIVEN = {"a": [0.0] * 5, "b": [2.0] * 5}
 
 
 @pytest.mark.parametrize(
@@ -311,8 +335,10 @@ def test_both(first, second, negated, holds):
 
 def test_both_undecided_where_one_is():
     few = Lower("loss", "a", "b")
-    sure = TrialShare("loss", "a", "below", 10)
+    sure = TrialShare("loss", "a", "below", 10, fewest=1)
     given = evidence(a=[1, 2], b=[3, 4])
+    wrong = TrialShare("loss", "a", "above", 10, fewest=1)
+    assert Both(few, wrong).judge(given).holds is False
     assert sure.judge(given).holds is True
     assert Both(few, sure).judge(given).holds is None
     assert Both(sure, few, negated=True).judge(given).holds is None

@@ -216,3 +216,11 @@ def test_the_objective_s_minimum_does_not_depend_on_the_coordinates(draw_problem
     inside = MeanSquaredError(start.chain, coordinates.inputs(problem.x), problem.y)
     torch.testing.assert_close(inside.loss(coordinates.enter(start)), outside)
     assert isinstance(coordinates.enter(start), TrialStack)
+
+
+def test_unlike_dtypes_are_refused(draw_problem, draw_start):
+    chain = md_abs(2)
+    problem = draw_problem(2, 50)
+    start = draw_start(chain, problem.x, 2, 0)
+    with pytest.raises(InputError, match=r"x in torch\.float32, y in .*make them equal"):
+        Newton(chain, problem.x.float(), problem.y.float(), start, 10)

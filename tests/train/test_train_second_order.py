@@ -376,3 +376,16 @@ def test_steps(solver_class, whiten, steps):
     _, _, objective, start = whiten(md_abs(2), trials=1)
     with pytest.raises(InputError, match=f"{steps} epochs; give at least 1"):
         solver_class(objective, start, steps)
+
+
+def test_a_matrix_that_cannot_be_decomposed_does_not_end_the_run(whiten, run, monkeypatch):
+    """With badly scaled float32 data the eigenvalues of a Hessian may not converge."""
+
+    def fails(matrix):
+        raise torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    _, _, objective, start = whiten(md_abs(2), trials=20)
+    solver = run(LevenbergMarquardt(objective, start, 500))
+    assert set(solver.statuses) <= set(ENDS)
+    assert Status.ZERO_RESIDUAL in solver.statuses

@@ -156,3 +156,17 @@ class TestErrors:
         message = r"stacked parameter '0\.weight' has shape .* Norm wants \(T, 4, 2\)"
         with pytest.raises(InputError, match=message):
             TrialStack.from_tensors(self.chain, tensors)
+
+
+class TestForeignModules:
+    def test_other_layers_of_the_same_shapes(self):
+        chain = Chain.parse("Linear(4), Abs, Norm", inputs=4)
+        module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        with pytest.raises(InputError, match="trial 1: a module of Linear, ReLU for the chain"):
+            TrialStack.from_modules(chain, [chain.build(), module])
+
+    def test_mixed_dtypes(self):
+        chain = Chain.parse("Linear(4), Abs, Norm", inputs=4)
+        modules = [chain.build(dtype=torch.float32), chain.build(dtype=torch.float64)]
+        with pytest.raises(InputError, match=r"modules of torch\.float32 and torch\.float64"):
+            TrialStack.from_modules(chain, modules)

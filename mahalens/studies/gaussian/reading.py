@@ -84,10 +84,8 @@ def read_trained(
 
 def read_ground_truth(problem: Problem) -> ModelReading:
     """Read the analytic model, in the dtype of the run."""
-    gaussian = problem.gaussian.to(problem.x.dtype).to(device=problem.x.device)
-    chain = problem.chain("abs")
-    stack = TrialStack.from_modules(chain, [mahalanobis_model(gaussian)])
-    loss = MeanSquaredError(chain, problem.x, problem.y).loss(stack).item()
+    stack = _analytic(problem)
+    loss = analytic_loss(problem)
     rows, gram = _eigenvalues(problem, "ground-truth", stack, 0)
     return ModelReading(
         model="ground-truth",
@@ -100,6 +98,17 @@ def read_ground_truth(problem: Problem) -> ModelReading:
         rows=rows[None],
         gram=gram[None],
     )
+
+
+def analytic_loss(problem: Problem) -> float:
+    """The training loss of the analytic model: what rounding leaves in the dtype of the run."""
+    stack = _analytic(problem)
+    return MeanSquaredError(stack.chain, problem.x, problem.y).loss(stack).item()
+
+
+def _analytic(problem: Problem) -> TrialStack:
+    gaussian = problem.gaussian.to(problem.x.dtype).to(device=problem.x.device)
+    return TrialStack.from_modules(problem.chain("abs"), [mahalanobis_model(gaussian)])
 
 
 def activation(model: str) -> str:

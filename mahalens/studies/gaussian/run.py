@@ -18,7 +18,12 @@ from mahalens.geometry import Gaussian
 from mahalens.studies.folder import CONFIG, GAUSSIAN, RunConfig, RunFolder, now
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.studies.gaussian.problem import Problem
-from mahalens.studies.gaussian.reading import ModelReading, read_ground_truth, read_trained
+from mahalens.studies.gaussian.reading import (
+    ModelReading,
+    analytic_loss,
+    read_ground_truth,
+    read_trained,
+)
 from mahalens.studies.gaussian.records import write_records
 from mahalens.train import Adam, Newton, Solver, Status, solve
 
@@ -27,6 +32,9 @@ T = TypeVar("T", bound=Adam | Newton)
 DISTANCE_MODELS = ("abs", "relu")
 
 SMALL_FLOPS = 1e8
+
+MOST_ROUNDING = 1e-2
+"""A run is refused where rounding alone leaves more than this share of the variance."""
 
 
 class Watcher(Protocol):
@@ -223,6 +231,12 @@ def _check_range(problem: Problem) -> None:
         raise InputError(
             f"--dtype {kind}: cannot hold the samples of this Gaussian; "
             "give --dtype float64, or a Gaussian in other units"
+        )
+    floor = analytic_loss(problem)
+    if not floor <= MOST_ROUNDING * problem.y.double().var(correction=0):
+        raise InputError(
+            f"--dtype {kind}: too coarse for this Gaussian, whose exact model already misses the "
+            f"distances by an MSE of {floor:.3g}; give --dtype float64, or centre and scale it"
         )
 
 
