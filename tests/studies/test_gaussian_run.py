@@ -368,7 +368,7 @@ def test_killed_around_every_file(tmp_path, config, watcher, whole, kill_at, n, 
     "text",
     [
         '{"mean": [1e12, 1e12], "covariance": [[1, 0], [0, 1]]}',
-        '{"mean": [0, 0], "covariance": [[1e-30, 0], [0, 1e-30]]}',
+        '{"mean": [5, 5], "covariance": [[1e-30, 0], [0, 1e-30]]}',
     ],
     ids=["far away", "tiny"],
 )
