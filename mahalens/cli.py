@@ -67,7 +67,9 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
 @click.option("--epochs", type=int, help="Epochs of Adam (as published), or most steps of Newton.")
 @click.option("--samples", type=int, help="Training samples.  [default: as published]")
 @click.option("--solver", default="adam", show_default=True, metavar="|".join(SOLVERS))
-@click.option("--models", type=CommaSeparated(), default=",".join(MODELS), show_default=True)
+@click.option(
+    "--models", type=CommaSeparated(), default=",".join(MODELS), show_default=True, help="Some of:"
+)
 @click.option("--dtype", metavar="|".join(DTYPES), help="[default: float32; newton: float64]")
 @click.option("--device", default="cpu", show_default=True, help="Any device torch knows.")
 @click.option("--seed", type=int, default=0, show_default=True)

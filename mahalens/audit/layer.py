@@ -38,7 +38,7 @@ LAYER_METRICS = (
 
 def read_layer(
     weight: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     gaussian: Gaussian,
     *,
     activation: str,
@@ -56,7 +56,7 @@ def read_layer(
 
     Args:
         weight: rows of the layer [K, D].
-        bias: their offsets [K].
+        bias: their offsets [K]; None for a layer without bias, whose hyperplanes pass through 0.
         gaussian: a single Gaussian in D dimensions.
         activation: one of :data:`ACTIVATIONS`; an analytic whitening is read as "abs".
         inputs: samples that the layer was trained on [N, D].
@@ -74,7 +74,8 @@ def read_layer(
     """
     _check_activation(activation)
     rows = as_weight(weight, finite=False)
-    offsets = as_bias(bias, rows, finite=False)
+    given = rows.new_zeros(len(rows)) if bias is None else bias
+    offsets = as_bias(given, rows, finite=False)
     law = as_gaussian(gaussian, rows.shape[1])
     samples = None if inputs is None else as_inputs(inputs, rows)
     if not (rows.isfinite().all() and offsets.isfinite().all()):

@@ -227,3 +227,11 @@ def test_bad_input_is_named(draw_gaussian):
     inputs = torch.tensor([[math.nan, 0.0]])
     with pytest.raises(InputError, match="inputs has 1 entries that are NaN"):
         read_layer(weight, bias, gaussian, activation="relu", inputs=inputs)
+
+
+def test_a_layer_without_bias_has_hyperplanes_through_the_origin():
+    gaussian = Gaussian(torch.tensor([3.0, 4.0]), torch.eye(2))
+    weight = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    bare = read_layer(weight, None, gaussian, activation="abs")
+    assert bare == read_layer(weight, torch.zeros(2), gaussian, activation="abs")
+    assert bare["mean_distance"] == 3.5

@@ -55,7 +55,7 @@ def draw(records: RunRecords) -> Figure | None:
         if not inside.all():
             note(ax, f"{np.count_nonzero(~inside)} of {len(y)} outside the view", upper=True)
         mse = number(records.row(model, "test_mse").get("best"))
-        ax.set_title(f"{plain(model_label(model))}\nMSE {mse}", color=colours[model])
+        ax.set_title(f"{plain(model_label(model))}\ntest MSE {mse}", color=colours[model])
         ax.set(xlim=(0, limit), ylim=(0, limit), aspect="equal", xlabel="true distance (spreads)")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -120,7 +120,7 @@ def _draw_panel(
     ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
     ax.grid(visible=False)
     mse = records.row(model, "test_mse").get("best")
-    told = "" if mse is None else f", MSE {number(mse)}"
+    told = "" if mse is None else f", test MSE {number(mse)}"
     ax.set_title(plain(model_label(model)) + told, color=colour)
 
 
