@@ -103,7 +103,7 @@ class LevenbergMarquardt(StackedSolver):
         for trial in rooted.nonzero().flatten().tolist():
             try:
                 values, vectors = torch.linalg.eigh(matrix[trial].double())
-            except RuntimeError:  # torch's LinAlgError is one
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 continue
             if values[0] < -(torch.finfo(loss.dtype).eps ** 0.5) * values[-1].abs():
                 chosen.append(trial)
