@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from mahalens.errors import InputError, MahalensError
     from mahalens.geometry import Gaussian
     from mahalens.init import kaiming_through_samples
-    from mahalens.nn import Abs, Chain, Neg, Norm, mahalanobis_model, md_abs, md_relu, md_sigmoid
+    from mahalens.nn import (
+        Abs,
+        Chain,
+        Neg,
+        Norm,
+        OffsetL2,
+        mahalanobis_model,
+        md_abs,
+        md_relu,
+        md_sigmoid,
+    )
     from mahalens.report import build_report
     from mahalens.train import Adam, MeanSquaredError, Newton, TrialStack, solve
 
@@ -25,6 +35,7 @@ _EXPORTS = {
     "Abs": "mahalens.nn",
     "Neg": "mahalens.nn",
     "Norm": "mahalens.nn",
+    "OffsetL2": "mahalens.nn",
     "Chain": "mahalens.nn",
     "md_abs": "mahalens.nn",
     "md_relu": "mahalens.nn",
@@ -63,6 +74,7 @@ __all__ = [
     "Neg",
     "Newton",
     "Norm",
+    "OffsetL2",
     "TrialStack",
     "__version__",
     "build_report",

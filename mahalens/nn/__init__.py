@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from mahalens.nn.architectures import mahalanobis_model, md_abs, md_relu, md_sigmoid
     from mahalens.nn.chain import Chain, Layer
     from mahalens.nn.layers import Abs, Neg, Norm
+    from mahalens.nn.offset_l2 import OffsetL2
 
 __all__ = [
     "Abs",
@@ -15,6 +16,7 @@ __all__ = [
     "Layer",
     "Neg",
     "Norm",
+    "OffsetL2",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
@@ -27,6 +29,7 @@ __getattr__, __dir__ = attach(
         "Abs": "mahalens.nn.layers",
         "Neg": "mahalens.nn.layers",
         "Norm": "mahalens.nn.layers",
+        "OffsetL2": "mahalens.nn.offset_l2",
         "Chain": "mahalens.nn.chain",
         "Layer": "mahalens.nn.chain",
         "mahalanobis_model": "mahalens.nn.architectures",

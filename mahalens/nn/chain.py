@@ -13,24 +13,38 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ELEMENTWISE = ("Abs", "ReLU", "Sigmoid", "Neg")
+ELEMENTWISE = ("Abs", "ReLU", "Sigmoid", "Neg", "GELU", "SiLU", "Tanh")
 """Layers that act on each unit alone."""
 
+PARAMETRISED = ("Linear", "OffsetL2")
+"""Layers with units and parameters of their own."""
+
+VARIANTS = ("paper", "published-code")
+"""What ``OffsetL2`` can mean; see :class:`mahalens.nn.OffsetL2`."""
+
+_OPTIONS = {"Linear": "bias=False", "OffsetL2": "variant=published-code"}
 _LINEAR = re.compile(r"Linear\(\s*(\d+)\s*(?:,\s*bias\s*=\s*(True|False)\s*)?\)")
+_OFFSET_L2 = re.compile(r"OffsetL2\(\s*(\d+)\s*(?:,\s*variant\s*=\s*([\w-]+)\s*)?\)")
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One link of a chain: ``Linear`` with its units and bias, an activation, or ``Norm``."""
+    """One link of a chain: ``Linear`` or ``OffsetL2`` with its units, an activation, or ``Norm``.
+
+    ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``.
+    """
 
     kind: str
     units: int | None = None
     bias: bool = True
+    variant: str = "paper"
 
     def __str__(self) -> str:
         if self.units is None:
             return self.kind
-        return f"Linear({self.units})" if self.bias else f"Linear({self.units}, bias=False)"
+        bias = "" if self.bias else ", bias=False"
+        variant = "" if self.variant == "paper" else f", variant={self.variant}"
+        return f"{self.kind}({self.units}{bias}{variant})"
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -56,33 +70,37 @@ class Chain(msgspec.Struct, frozen=True):
             raise InputError("a chain without layers; give at least one, such as 'Linear(4), Abs'")
         normed = False
         for place, layer in enumerate(self.layers):
-            if layer.kind == "Linear":
-                if layer.units is None or layer.units < 1:
-                    raise InputError(f"layer {place}: Linear needs at least 1 unit")
-                if normed:
-                    raise InputError(f"layer {place}: Linear after Norm, which leaves no units")
-            elif layer.kind == "Norm":
-                if normed:
-                    raise InputError(f"layer {place}: a second Norm; the first left no units")
-                normed = True
-            elif layer.kind not in ELEMENTWISE:
-                known = ", ".join(("Linear(units)", *ELEMENTWISE, "Norm"))
-                raise InputError(f"layer {place}: unknown layer {layer.kind!r}; known: {known}")
-            if layer.kind != "Linear" and layer != Layer(layer.kind):
-                raise InputError(f"layer {place}: {layer.kind} takes no units or bias of its own")
+            if fault := _fault(layer):
+                raise InputError(f"layer {place}: {fault}")
+            if normed and layer.kind in PARAMETRISED:
+                raise InputError(f"layer {place}: {layer.kind} after Norm, which leaves no units")
+            if normed and layer.kind == "Norm":
+                raise InputError(f"layer {place}: a second Norm; the first left no units")
+            normed = normed or layer.kind == "Norm"
 
     @classmethod
     def parse(cls, text: str, *, inputs: int) -> Chain:
         """Read a chain from text such as ``"Linear(128), ReLU, Linear(10, bias=False)"``."""
-        layers = []
-        for part in (p.strip() for p in _SEPARATOR.split(text)):
-            if match := _LINEAR.fullmatch(part):
-                layers.append(Layer("Linear", int(match[1]), match[2] != "False"))
-            elif part.startswith("Linear"):
-                raise InputError(f"cannot read {part!r}; write Linear(4) or Linear(4, bias=False)")
-            else:
-                layers.append(Layer(part))
-        return cls(inputs, tuple(layers))
+        if not text.strip():
+            raise InputError("the text of a chain is empty; write one such as 'Linear(4), Abs'")
+        parts = (part.strip() for part in _SEPARATOR.split(text))
+        return cls(inputs, tuple(_read(part) for part in parts))
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> Chain:
+        """Read the chain that a plain ``nn.Sequential`` is; :meth:`build` goes the other way.
+
+        It may hold ``nn.Linear``, ``OffsetL2``, the activations and ``Norm``, of exactly these
+        classes, without hooks, parametrizations, and frozen or shared parameters.
+
+        >>> from torch import nn
+        >>> chain = Chain.from_module(nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)))
+        >>> print(chain)
+        Linear(4), GELU, Linear(3)
+        """
+        from mahalens.nn.reading import read_chain
+
+        return read_chain(module)
 
     def __str__(self) -> str:
         return ", ".join(str(layer) for layer in self.layers)
@@ -92,25 +110,78 @@ class Chain(msgspec.Struct, frozen=True):
         """Whether the chain ends in one number per sample (it has a ``Norm``)."""
         return any(layer.kind == "Norm" for layer in self.layers)
 
+    @property
+    def outputs(self) -> int | None:
+        """How many outputs there are per sample, or ``None`` for one number (with a ``Norm``)."""
+        if self.scalar:
+            return None
+        return next((layer.units for layer in reversed(self.layers) if layer.units), self.inputs)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many numbers per sample enter each layer: 1 after a ``Norm``.
+
+        >>> Chain.parse("Linear(4), ReLU, Norm, Neg", inputs=2).widths
+        (2, 4, 4, 1)
+        """
+        widths = [self.inputs]
+        for layer in self.layers[:-1]:
+            widths.append(1 if layer.kind == "Norm" else layer.units or widths[-1])
+        return tuple(widths)
+
     def build(
         self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> nn.Sequential:
         """Make the plain module, with PyTorch's default starting weights.
 
-        Shapes: ``[..., D]`` to ``[..., K]`` of the last ``Linear``, or to ``[...]`` with ``Norm``.
+        Shapes: ``[..., D]`` to ``[..., K]`` of the last layer with units, or to ``[...]`` with
+        ``Norm``.
         """
         from torch import nn
 
-        from mahalens.nn.layers import Abs, Neg, Norm
+        from mahalens.nn.layers import WITHOUT_PARAMETERS
+        from mahalens.nn.offset_l2 import OffsetL2
 
-        makers = {"Abs": Abs, "ReLU": nn.ReLU, "Sigmoid": nn.Sigmoid, "Neg": Neg, "Norm": Norm}
         modules: list[nn.Module] = []
-        width = self.inputs
-        for layer in self.layers:
-            if layer.units is not None:
-                linear = nn.Linear(width, layer.units, layer.bias, device=device, dtype=dtype)
-                modules.append(linear)
-                width = layer.units
+        for layer, width in zip(self.layers, self.widths, strict=True):
+            if layer.units is None:
+                module = WITHOUT_PARAMETERS[layer.kind]()
+            elif layer.kind == "Linear":
+                module = nn.Linear(width, layer.units, layer.bias, device=device, dtype=dtype)
             else:
-                modules.append(makers[layer.kind]())
+                variant = layer.variant
+                module = OffsetL2(width, layer.units, variant=variant, device=device, dtype=dtype)
+            modules.append(module)
         return nn.Sequential(*modules)
+
+
+def _read(part: str) -> Layer:
+    """Read one layer; whether there is such a layer is for :class:`Chain` to say."""
+    if match := _LINEAR.fullmatch(part):
+        return Layer("Linear", int(match[1]), match[2] != "False")
+    if match := _OFFSET_L2.fullmatch(part):
+        return Layer("OffsetL2", int(match[1]), variant=match[2] or "paper")
+    for kind, option in _OPTIONS.items():
+        if part.startswith(kind):
+            raise InputError(f"cannot read {part!r}; write {kind}(4) or {kind}(4, {option})")
+    return Layer(part)
+
+
+def _fault(layer: Layer) -> str | None:
+    """What is wrong with a layer wherever it stands."""
+    kind, variant = layer.kind, layer.variant
+    if kind not in (*PARAMETRISED, *ELEMENTWISE, "Norm"):
+        known = ", ".join((*(f"{name}(units)" for name in PARAMETRISED), *ELEMENTWISE, "Norm"))
+        return f"unknown layer {kind!r}; known: {known}"
+    if kind not in PARAMETRISED:
+        plain = layer == Layer(kind)
+        return None if plain else f"{kind} takes no units, bias or variant of its own"
+    if layer.units is None or layer.units < 1:
+        return f"{kind} needs at least 1 unit"
+    if kind == "Linear" and variant != "paper":
+        return f"Linear takes no variant, but {variant!r} was given; only OffsetL2 has variants"
+    if kind == "OffsetL2" and not layer.bias:
+        return "OffsetL2 takes no bias option; leave it at True"
+    if variant not in VARIANTS:
+        return f"unknown variant {variant!r} of OffsetL2; known: {', '.join(VARIANTS)}"
+    return None

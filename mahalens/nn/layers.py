@@ -54,8 +54,28 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of the last axis."""
-        square = (x * x).sum(-1)
-        zero = square == 0  # false for NaN, which must come out as NaN
-        # The root is taken of 1 where the square is 0: no infinite slope ever enters the graph.
-        root = torch.where(zero, torch.ones_like(square), square).sqrt()
-        return torch.where(zero, torch.zeros_like(root), root)
+        return root((x * x).sum(-1))
+
+
+def root(square: Tensor) -> Tensor:
+    """Return ``√square``, with a slope defined as 0 where the square is 0.
+
+    Shapes: any to the same.
+    """
+    zero = square == 0  # false for NaN, which must come out as NaN
+    # The root is taken of 1 where the square is 0: no infinite slope ever enters the graph.
+    length = torch.where(zero, torch.ones_like(square), square).sqrt()
+    return torch.where(zero, torch.zeros_like(length), length)
+
+
+WITHOUT_PARAMETERS: dict[str, type[nn.Module]] = {
+    "Abs": Abs,
+    "ReLU": nn.ReLU,
+    "Sigmoid": nn.Sigmoid,
+    "Neg": Neg,
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Tanh": nn.Tanh,
+    "Norm": Norm,
+}
+"""The class behind each name that stands for itself in a chain."""

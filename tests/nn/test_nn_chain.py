@@ -8,17 +8,30 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mahalens.errors import InputError
-from mahalens.nn import Abs, Chain, Layer, Neg, Norm
+from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2
+from mahalens.nn.chain import ELEMENTWISE
+from mahalens.nn.layers import WITHOUT_PARAMETERS
 
-KINDS = {"Abs": Abs, "ReLU": nn.ReLU, "Sigmoid": nn.Sigmoid, "Neg": Neg, "Norm": Norm}
+KINDS = {
+    "Abs": Abs,
+    "ReLU": nn.ReLU,
+    "Sigmoid": nn.Sigmoid,
+    "Neg": Neg,
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Tanh": nn.Tanh,
+    "Norm": Norm,
+}
 
 linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
-elementwise = st.sampled_from(["Abs", "ReLU", "Sigmoid", "Neg"]).map(Layer)
+variants = st.sampled_from(["paper", "published-code"])
+offset_l2 = st.builds(Layer, st.just("OffsetL2"), st.integers(1, 9), variant=variants)
+elementwise = st.sampled_from([kind for kind in KINDS if kind != "Norm"]).map(Layer)
 
 
 @st.composite
 def chains(draw):
-    layers = draw(st.lists(linear | elementwise, min_size=1, max_size=6))
+    layers = draw(st.lists(linear | offset_l2 | elementwise, min_size=1, max_size=6))
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(elementwise, max_size=2))]
     return Chain(draw(st.integers(1, 5)), tuple(layers))
@@ -54,6 +67,27 @@ class TestText:
         )
         assert Chain.parse("Linear(10, bias=True)", inputs=1) == Chain.parse("Linear(10)", inputs=1)
 
+    def test_what_is_read_of_offset_l2(self):
+        text = "OffsetL2(8), GELU, OffsetL2(4, variant=published-code), SiLU, Tanh"
+        chain = Chain.parse(text, inputs=3)
+        assert str(chain) == text
+        assert chain.layers == (
+            Layer("OffsetL2", 8, variant="paper"),
+            Layer("GELU"),
+            Layer("OffsetL2", 4, variant="published-code"),
+            Layer("SiLU"),
+            Layer("Tanh"),
+        )
+        assert Chain.parse("OffsetL2(8, variant=paper)", inputs=1).layers == chain.layers[:1]
+
+    def test_json_of_before_there_were_variants(self):
+        old = b'{"inputs":2,"layers":[{"kind":"Linear","units":4,"bias":false},{"kind":"Abs"}]}'
+        wanted = Chain.parse("Linear(4, bias=False), Abs", inputs=2)
+        assert msgspec.json.decode(old, type=Chain) == wanted
+
+    def test_the_order_of_the_fields_of_a_layer(self):
+        assert Layer.__struct_fields__ == ("kind", "units", "bias", "variant")
+
     @settings(deadline=None)
     @given(chains())
     def test_scalar_means_there_is_a_norm(self, chain):
@@ -68,7 +102,43 @@ class TestText:
             a.inputs = 3
 
 
+class TestWidths:
+    @pytest.mark.parametrize(
+        ("text", "widths", "outputs"),
+        [
+            ("Linear(4)", (3,), 4),
+            ("Abs, Neg", (3, 3), 3),
+            ("Tanh, OffsetL2(5), Neg, Linear(2), SiLU", (3, 3, 5, 5, 2), 2),
+            ("Linear(4), ReLU, Norm", (3, 4, 4), None),
+            ("Linear(4), Norm, Neg, Abs", (3, 4, 1, 1), None),
+            ("Norm", (3,), None),
+        ],
+    )
+    def test_examples(self, text, widths, outputs):
+        chain = Chain.parse(text, inputs=3)
+        assert chain.widths == widths
+        assert chain.outputs == outputs
+
+    @settings(deadline=None)
+    @given(chains())
+    def test_they_are_those_of_the_module(self, chain):
+        x = torch.ones(7, chain.inputs, dtype=torch.float64)
+        for module, width in zip(chain.build(dtype=torch.float64), chain.widths, strict=True):
+            assert x.numel() == 7 * width
+            x = module(x)
+        assert x.shape == ((7,) if chain.outputs is None else (7, chain.outputs))
+
+
 class TestBuild:
+    def test_every_name_has_a_class(self):
+        assert tuple(WITHOUT_PARAMETERS) == (*ELEMENTWISE, "Norm")
+        assert WITHOUT_PARAMETERS == KINDS
+
+    def test_gelu_is_the_exact_one(self):
+        x = torch.linspace(-3, 3, 13, dtype=torch.float64)
+        wanted = x * torch.distributions.Normal(0.0, 1.0).cdf(x)
+        torch.testing.assert_close(Chain.parse("GELU", inputs=13).build()(x), wanted)
+
     @settings(deadline=None)
     @given(chains())
     def test_modules_and_shapes(self, chain):
@@ -82,6 +152,12 @@ class TestBuild:
                 assert (made.in_features, made.out_features) == (width, layer.units)
                 assert (made.bias is not None) == layer.bias
                 assert made.weight.dtype == torch.float64
+                width = layer.units
+            elif layer.kind == "OffsetL2":
+                assert isinstance(made, OffsetL2)
+                assert (made.inputs, made.units) == (width, layer.units)
+                assert made.variant == layer.variant
+                assert made.mu.dtype == made.alpha.dtype == torch.float64
                 width = layer.units
             else:
                 assert type(made) is KINDS[layer.kind]
@@ -104,7 +180,7 @@ class TestBuild:
         assert {p.dtype for p in module.parameters()} == {dtype}
 
     def test_device(self):
-        module = Chain.parse("Linear(4), Abs, Norm", inputs=2).build(device="meta")
+        module = Chain.parse("Linear(4), Abs, OffsetL2(2), Norm", inputs=2).build(device="meta")
         assert module(torch.zeros(5, 2, device="meta")).device.type == "meta"
 
     def test_starting_weights_are_those_of_pytorch(self):
@@ -139,13 +215,27 @@ class TestErrors:
             ("Linear(4, False)", r"cannot read 'Linear\(4, False\)'"),
             ("Linear(2.5)", r"cannot read 'Linear\(2.5\)'"),
             (
-                "Linear(4), Tanh",
-                r"layer 1: unknown layer 'Tanh'; known: Linear\(units\), Abs, ReLU, Sigmoid, Neg, "
-                "Norm",
+                "Linear(4), Softmax",
+                r"layer 1: unknown layer 'Softmax'; known: Linear\(units\), OffsetL2\(units\), "
+                "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm",
             ),
             ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
             ("Linear(4), Abs(3)", r"layer 1: unknown layer 'Abs\(3\)'"),
-            ("", "layer 0: unknown layer ''"),
+            ("Norm, OffsetL2(4)", "layer 1: OffsetL2 after Norm, which leaves no units"),
+            ("OffsetL2(0)", "layer 0: OffsetL2 needs at least 1 unit"),
+            (
+                "Abs, OffsetL2(4, bias=False)",
+                r"cannot read 'OffsetL2\(4, bias=False\)'; write OffsetL2\(4\) or OffsetL2\(4, "
+                r"variant=published-code\)",
+            ),
+            ("OffsetL2", "cannot read 'OffsetL2'; write OffsetL2"),
+            ("Linear(4, variant=paper)", r"cannot read 'Linear\(4, variant=paper\)'; write Linear"),
+            (
+                "OffsetL2(4, variant=code)",
+                "layer 0: unknown variant 'code' of OffsetL2; known: paper, published-code",
+            ),
+            ("", "the text of a chain is empty; write one such as 'Linear"),
+            (" \n", "the text of a chain is empty; write one such as 'Linear"),
             ("Linear(4),", "layer 1: unknown layer ''"),
         ],
     )
@@ -162,16 +252,41 @@ class TestErrors:
         with pytest.raises(InputError, match="a chain without layers; give at least one"):
             Chain(2, ())
 
+    @pytest.mark.parametrize("kind", ["Linear", "OffsetL2"])
     @pytest.mark.parametrize("units", [None, 0, -3])
-    def test_linear_without_units(self, units):
-        with pytest.raises(InputError, match="layer 1: Linear needs at least 1 unit"):
-            Chain(2, (Layer("Abs"), Layer("Linear", units)))
+    def test_no_units(self, kind, units):
+        with pytest.raises(InputError, match=f"layer 1: {kind} needs at least 1 unit"):
+            Chain(2, (Layer("Abs"), Layer(kind, units)))
 
-    @pytest.mark.parametrize("layer", [Layer("Abs", 3), Layer("Norm", 1), Layer("Neg", bias=False)])
-    def test_units_where_there_are_none(self, layer):
-        """They would print, and build, as a Linear."""
-        with pytest.raises(InputError, match=f"layer 0: {layer.kind} takes no units or bias"):
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            Layer("Abs", 3),
+            Layer("Norm", 1),
+            Layer("Neg", bias=False),
+            Layer("GELU", variant="published-code"),
+        ],
+    )
+    def test_options_where_there_are_none(self, layer):
+        """They would be lost when the chain is printed or built."""
+        message = f"layer 0: {layer.kind} takes no units, bias or variant of its own"
+        with pytest.raises(InputError, match=message):
             Chain(2, (layer,))
+
+    @pytest.mark.parametrize(
+        ("layer", "message"),
+        [
+            (
+                Layer("Linear", 4, variant="published-code"),
+                "layer 1: Linear takes no variant, but 'published-code' was given; only OffsetL2",
+            ),
+            (Layer("OffsetL2", 4, bias=False), "layer 1: OffsetL2 takes no bias option; leave it"),
+            (Layer("OffsetL2", 4, variant=""), "layer 1: unknown variant '' of OffsetL2; known: "),
+        ],
+    )
+    def test_options_of_the_other_layer(self, layer, message):
+        with pytest.raises(InputError, match=message):
+            Chain(2, (Layer("Abs"), layer))
 
     def test_errors_name_one_line(self):
         with pytest.raises(InputError) as caught:
