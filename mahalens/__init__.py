@@ -26,7 +26,18 @@ if TYPE_CHECKING:
         md_sigmoid,
     )
     from mahalens.report import build_report
-    from mahalens.train import Adam, MeanSquaredError, Newton, TrialStack, solve
+    from mahalens.train import (
+        SGD,
+        Adam,
+        Batches,
+        CrossEntropy,
+        MeanSquaredError,
+        Newton,
+        TrialStack,
+        fit,
+        solve,
+        stack,
+    )
 
 _EXPORTS = {
     # geometry: a Gaussian as mean and factor; distances, whitening, eigenstructure
@@ -44,8 +55,13 @@ _EXPORTS = {
     # init: starting weights
     "kaiming_through_samples": "mahalens.init",
     # train: many trials at once
+    "stack": "mahalens.train",
+    "fit": "mahalens.train",
     "TrialStack": "mahalens.train",
+    "Batches": "mahalens.train",
+    "CrossEntropy": "mahalens.train",
     "MeanSquaredError": "mahalens.train",
+    "SGD": "mahalens.train",
     "Adam": "mahalens.train",
     "Newton": "mahalens.train",
     "solve": "mahalens.train",
@@ -64,9 +80,12 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "SGD",
     "Abs",
     "Adam",
+    "Batches",
     "Chain",
+    "CrossEntropy",
     "Gaussian",
     "InputError",
     "MahalensError",
@@ -79,6 +98,7 @@ __all__ = [
     "__version__",
     "build_report",
     "draw_gaussian",
+    "fit",
     "kaiming_through_samples",
     "load_gaussian",
     "mahalanobis_model",
@@ -89,6 +109,7 @@ __all__ = [
     "read_layer",
     "save_gaussian",
     "solve",
+    "stack",
 ]
 
 __getattr__, __dir__ = attach(__name__, _EXPORTS)

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "studies": {"geometry", "nn", "init", "audit", "data", "stats", "train"},
     "report": {"geometry", "nn", "init", "audit", "data", "stats", "train", "studies"},
 }
-ROOT_MODULES = {"errors", "files", "_lazy", "_version"}
+ROOT_MODULES = {"errors", "files", "console", "_lazy", "_version"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

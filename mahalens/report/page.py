@@ -140,6 +140,7 @@ def _protocol(records: RunRecords) -> list[tuple[str, str]]:
     show("Seed", options.pop("seed", config.get("seed")))
     show("Device", options.pop("device", config.get("device")))
     show("Threads", config.get("threads"))
+    show("Engine", config.get("engine"))
     if "gaussian" in options:
         show("Gaussian", options.pop("gaussian") or "drawn as in source 000")
     show("Condition number of Σ", facts.pop("condition_number", None))

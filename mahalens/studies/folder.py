@@ -40,6 +40,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     device: str
     threads: Annotated[int, msgspec.Meta(ge=1)]
+    engine: Literal["compiled", "torch"] = "torch"
     protocol: Literal["published", "scaled"]
     scaled: list[str]
     command: str

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.train.objective import MeanSquaredError
+from mahalens.train.objective import Objective
 from mahalens.train.solver import StackedSolver, Status
 from mahalens.train.stack import TrialStack
 from mahalens.train.stationary import curves_down
@@ -29,7 +29,7 @@ class LBFGS(StackedSolver):
     """
 
     def __init__(
-        self, objective: MeanSquaredError, start: TrialStack, steps: int, *, memory: int = 20
+        self, objective: Objective, start: TrialStack, steps: int, *, memory: int = 20
     ) -> None:
         super().__init__(objective, start, steps)
         if memory < 1:
@@ -55,7 +55,8 @@ class LBFGS(StackedSolver):
         """Evaluate one point of every running trial's line search."""
         rows = self.rows
         point = rows["values"] + rows["step"][:, None] * rows["direction"]
-        loss, gradient = self.objective.loss_and_gradient(TrialStack(self.objective.chain, point))
+        moved = TrialStack(self.objective.model, point, index=self.active)
+        loss, gradient = self.objective.loss_and_gradient(moved)
         first = self.epoch == 0
         self.epoch += 1
 
@@ -156,7 +157,7 @@ class LBFGS(StackedSolver):
             [
                 (broken, Status.NON_FINITE),
                 (zero & (stuck | exhausted), Status.ZERO_RESIDUAL),
-                (curves_down(self.objective, rows["values"], flat), Status.SADDLE),
+                (curves_down(self.objective, self.running(), flat), Status.SADDLE),
                 (flat, Status.LOCAL_MINIMUM),
                 (stuck, Status.STALLED),
             ],

@@ -36,6 +36,8 @@ class LevenbergMarquardt(StackedSolver):
     Every step starts from the rows alone, so a restored solver repeats it exactly.
     """
 
+    objective: MeanSquaredError
+
     def __init__(self, objective: MeanSquaredError, start: TrialStack, steps: int) -> None:
         super().__init__(objective, start, steps)
         new = start.values.new_zeros(len(start))
@@ -59,7 +61,7 @@ class LevenbergMarquardt(StackedSolver):
         rooted = flat & (exact | (not self.objective.has_exact_curvature))
         moved, predicted = self._newton(stack, slope, matrix)
         saddle = self._leave_saddles(stack, loss, matrix, rooted & exact, moved)
-        new_loss = self.objective.loss(TrialStack(stack.chain, moved))
+        new_loss = self._loss(moved, self.active)
         better = new_loss < loss  # false where the loss is not finite
         gain = (loss - new_loss) / predicted.clamp_min(torch.finfo(loss.dtype).tiny)
         shrink = (1 - (2 * gain.clamp(0, 1) - 1) ** 3).clamp_min(1 / 3)
@@ -76,8 +78,12 @@ class LevenbergMarquardt(StackedSolver):
 
         best = torch.where(better, new_loss, loss)
         escaped = saddle & better
-        saddle |= curves_down(self.objective, stack.values, rooted & ~exact)
+        saddle |= curves_down(self.objective, stack, rooted & ~exact)
         self._end(best, rooted & ~escaped, saddle)
+
+    def _loss(self, values: Tensor, index: Tensor) -> Tensor:
+        """By the engine that the curvature comes from: another would round differently."""
+        return self.objective.by_torch.loss(values, index)
 
     def _newton(self, stack: TrialStack, slope: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """Where the damped step leads, and the decrease it predicts."""
@@ -118,7 +124,7 @@ class LevenbergMarquardt(StackedSolver):
             for sign in (1, -1):
                 length = sign * base.norm(dim=1, keepdim=True) / 2**power
                 point = base + length * direction
-                new = self.objective.loss(TrialStack(stack.chain, point))
+                new = self._loss(point, self.active[index.cpu()])
                 lower = new < lowest
                 lowest = torch.where(lower, new, lowest)
                 moved[index[lower]] = point[lower]

@@ -6,11 +6,12 @@ from torch import Tensor
 
 from mahalens.errors import InputError
 from mahalens.nn.chain import Chain
+from mahalens.train.history import History
 from mahalens.train.lbfgs import LBFGS
 from mahalens.train.levenberg import LevenbergMarquardt
-from mahalens.train.objective import MeanSquaredError
+from mahalens.train.objective import MeanSquaredError, Objective
 from mahalens.train.solver import StackedSolver, Status
-from mahalens.train.stack import TrialStack, parameter_count
+from mahalens.train.stack import TrialStack
 from mahalens.train.whitened import WhitenedInputs
 
 FEW_PARAMETERS = 600
@@ -20,33 +21,62 @@ FEW_PARAMETERS = 600
 class Newton:
     """Trains trials from the same starting points as :class:`Adam`, but until they converge.
 
-    Levenberg-Marquardt where a trial has few parameters, L-BFGS where it has many, both on inputs
-    whitened by their own sample covariance. Weights go in and come out in the coordinates of x.
-
-    Shapes: x ``[N, D]``, y ``[N]``.
+    Levenberg-Marquardt where a trial has few parameters and a squared error of one number per
+    sample, L-BFGS elsewhere. A chain that begins with a ``Linear`` on shared samples is trained on
+    inputs whitened by their own sample covariance; weights go in and come out in the coordinates
+    of x. Full batch only: a curvature estimated from a few samples does not converge.
     """
 
-    def __init__(self, chain: Chain, x: Tensor, y: Tensor, start: TrialStack, steps: int) -> None:
-        if not x.dtype == y.dtype == start.values.dtype:
-            raise InputError(
-                f"x in {x.dtype}, y in {y.dtype}, trials in {start.values.dtype}; make them equal"
-            )
-        self._coordinates = WhitenedInputs(x)
-        self._original = MeanSquaredError(chain, x, y)
-        objective = MeanSquaredError(chain, self._coordinates.inputs(x), y)
-        begin = self._coordinates.enter(start)
+    def __init__(self, objective: Objective, start: TrialStack, steps: int) -> None:
+        self._original = objective
+        self._coordinates: WhitenedInputs | None = None
+        inside, begin = objective, start
+        model = objective.model
+        if start.model == model and isinstance(model, Chain) and WhitenedInputs.fit(model):
+            _check_dtypes(objective, start)
+            if objective.trials is None:
+                samples = objective.data_of(0)[0]
+                self._coordinates = WhitenedInputs(samples, centred=model.layers[0].bias)
+                inside = objective.moved(self._coordinates.inputs(samples))
+                begin = self._coordinates.enter(start)
         self._solver: StackedSolver
-        if parameter_count(chain) <= FEW_PARAMETERS:
+        few = start.values.shape[1] <= FEW_PARAMETERS
+        if few and isinstance(inside, MeanSquaredError) and inside.has_curvature:
             self.method = "levenberg-marquardt"
-            self._solver = LevenbergMarquardt(objective, begin, steps)
+            self._solver = LevenbergMarquardt(inside, begin, steps)
         else:
             self.method = "l-bfgs"
-            self._solver = LBFGS(objective, begin, steps)
+            self._solver = LBFGS(inside, begin, steps)
+
+    @property
+    def objective(self) -> Objective:
+        """What is trained for, in the coordinates of x."""
+        return self._original
 
     @property
     def stack(self) -> TrialStack:
         """The trials in the coordinates of x."""
-        return self._coordinates.leave(self._solver.stack)
+        inside = self._solver.stack
+        return inside if self._coordinates is None else self._coordinates.leave(inside)
+
+    @property
+    def epoch(self) -> int:
+        """Steps done."""
+        return self._solver.epoch
+
+    @property
+    def history(self) -> History:
+        """Metrics recorded so far."""
+        return self._solver.history
+
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        """Steps at which metrics are wanted; every step is a pause anyway."""
+        return self._solver.milestones
+
+    @milestones.setter
+    def milestones(self, value: tuple[int, ...]) -> None:
+        self._solver.milestones = value
 
     @property
     def final_loss(self) -> Tensor:
@@ -77,7 +107,11 @@ class Newton:
     def progress(self) -> tuple[int, int, str]:
         """Trials that have ended, of all, and what the others are at."""
         done, total = len(self._solver.codes) - len(self._solver.active), len(self._solver.codes)
-        return done, total, f"step {self._solver.epoch}, MSE {self._solver.recent_loss():.3g}"
+        return (
+            done,
+            total,
+            f"step {self.epoch}, {self.objective.label} {self._solver.recent_loss():.3g}",
+        )
 
     @property
     def seconds(self) -> float:
@@ -99,3 +133,12 @@ class Newton:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
         self._solver.restore(state)
+
+
+def _check_dtypes(objective: Objective, start: TrialStack) -> None:
+    kinds = {"x": objective.x, "trials": start.values}
+    if objective.y.dtype.is_floating_point:
+        kinds["y"] = objective.y
+    if len({tensor.dtype for tensor in kinds.values()}) > 1:
+        given = ", ".join(f"{name} in {tensor.dtype}" for name, tensor in kinds.items())
+        raise InputError(f"{given}; make them equal")

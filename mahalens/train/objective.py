@@ -1,186 +1,228 @@
-"""The mean squared error of all trials on one data set, with gradients and Jacobians."""
+"""What trials are trained to do: a loss on a data set, for all trials at once."""
 
 from __future__ import annotations
+
+import abc
+import functools
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
 from mahalens.nn.chain import Chain
-from mahalens.train.rules import NormRule, segments
-from mahalens.train.stack import TrialStack, parameter_count
+from mahalens.train import losses
+from mahalens.train.compiled import CompiledEngine, why_not
+from mahalens.train.compiled.engine import DTYPES
+from mahalens.train.curvature import curvature, has_exact_curvature
+from mahalens.train.functional import FunctionalEngine
+from mahalens.train.layout import parameter_count
+from mahalens.train.passes import TorchEngine
+from mahalens.train.stack import TrialStack
+from mahalens.train.template import Template
 
-_BLOCK_BYTES = 1 << 22
-"""Size of one block of activations: small enough to stay in the shared cache."""
+ENGINES = ("auto", "compiled", "torch")
 
 
-class MeanSquaredError:
-    """``L_t = 1/N Σₙ (f_t(xₙ) - yₙ)²`` for T trials of a scalar chain at once.
+class Objective(abc.ABC):
+    """Loss ``L_t`` of T trials on one data set, and its gradient.
 
-    Samples are worked through in blocks that fit in the cache, so memory does not grow with N·T·K.
+    ``model`` is the architecture: a chain, or the template of any other module (``trials.model``).
+    Samples may be shared by all trials, or each trial has its own (for a template say so: ``own``).
 
-    Shapes: x ``[N, D]``, y ``[N]``; per trial results are ``[T]``, gradients ``[T, P]`` in the
-    layout of :class:`TrialStack`.
+    Chains are worked by the compiled engine where there is one, else by torch; ``engine`` chooses.
+    Both cut the samples into blocks that fit in the cache (``block`` samples, by default as many
+    as suit the machine), so memory does not grow with N·T·K. Other modules go through
+    ``torch.func``.
+
+    Shapes: x ``[N, D]`` or ``[T, N, D]``; y as the loss wants it, with a leading T where each
+    trial has its own. Losses are ``[T]``, gradients ``[T, P]`` in the layout of
+    :class:`mahalens.train.TrialStack`.
     """
 
-    def __init__(self, chain: Chain, x: Tensor, y: Tensor, *, block: int | None = None) -> None:
-        if not chain.scalar or chain.layers[0].kind != "Linear":
-            raise InputError(f"the chain {chain} has no scalar output; start with Linear, end Norm")
-        if x.ndim != 2 or x.shape[1] != chain.inputs or y.shape != x.shape[:1]:
-            raise InputError(
-                f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; "
-                f"give [N, {chain.inputs}] and [N]"
-            )
-        if not len(x):
-            raise InputError("no samples; give at least 1")
+    loss_kind: ClassVar[type[losses.SquaredError] | type[losses.CrossEntropy]]
+
+    def __init__(
+        self,
+        model: Chain | Template,
+        x: Tensor,
+        y: Tensor,
+        *,
+        engine: str = "auto",
+        block: int | None = None,
+        own: bool = False,
+    ) -> None:
+        if engine not in ENGINES:
+            raise InputError(f"an engine of {engine!r}; known: {', '.join(ENGINES)}")
         if block is not None and block < 1:
             raise InputError(f"a block of {block} samples; give at least 1")
-        self.chain = chain
-        self.samples = len(x)
-        self.x = x
-        self.y = y
-        self._block = block
-        self._segments = segments(chain)
-        self._blocks: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+        self.model = model
+        self.x, self.y = x, y
+        self.kind = self.loss_kind()
+        self._block, self._asked = block, engine
+        self._x, self._y = self._checked(own)
+        given = [len(tensor) for tensor in (self._x, self._y) if len(tensor) > 1]
+        self.trials = max(given, default=None)  # None: all trials share their data
+        self.samples = self._x.shape[1]
+        self._engine = self._choose(engine)
 
-    def _cut(self, trials: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Blocks of inputs ``[D(+1), n]``, their transposes and targets, for this many trials."""
-        widest = max(layer.units or 1 for layer in self.chain.layers)
-        n = self._block or max(32, _BLOCK_BYTES // (trials * widest * self.x.element_size()))
-        n = min(n, self.samples)
-        if n not in self._blocks:
-            rows = self.x
-            if self._segments[0].linear.bias:
-                rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
-            self._blocks = {
-                n: [
-                    (part.T.contiguous(), part, target)
-                    for part, target in zip(rows.split(n), self.y.split(n), strict=True)
-                ]
-            }
-        return self._blocks[n]
+    def _checked(self, own: bool) -> tuple[Tensor, Tensor]:
+        """Samples and targets with an axis for trials in front, of length 1 where they share."""
+        x, y = self.x, self.y
+        if isinstance(self.model, Template):
+            if not (x.ndim and y.ndim and x.shape[: 1 + own] == y.shape[: 1 + own]):
+                wanted = "[T, N, ...]" if own else "[N, ...]"
+                raise InputError(
+                    f"x of shape {list(x.shape)} and y of shape {list(y.shape)}; give both {wanted}"
+                )
+            samples = x.shape[own] if x.ndim > own else 0
+        else:
+            if x.ndim not in (2, 3) or x.shape[-1] != self.model.inputs:
+                inputs = self.model.inputs
+                raise InputError(
+                    f"x of shape {list(x.shape)} for the chain {self.model}; give [N, {inputs}], "
+                    f"or [T, N, {inputs}] where each trial has its own"
+                )
+            samples = x.shape[-2]
+        if not samples:
+            raise InputError("no samples; give at least 1")
+        if x.dtype.is_floating_point:
+            losses.check_finite("x", x)
+        elif isinstance(self.model, Chain):
+            raise InputError(f"x in {x.dtype}; give float32 or float64")
+        if isinstance(self.model, Template):
+            return (x, y) if own else (x.unsqueeze(0), y.unsqueeze(0))
+        y = self.kind.check(self.model.outputs, x, y)
+        return (x if x.ndim == 3 else x.unsqueeze(0)), y
 
-    def _forward(self, stack: TrialStack, columns: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Outputs ``[T, n]`` and the input of every ``Linear`` after the first."""
-        inputs: list[Tensor] = []
-        h = columns
-        for segment, affine in zip(self._segments, stack.affine(), strict=True):
-            if h.ndim == 2:
-                h = (affine.flatten(0, 1) @ h).unflatten(0, affine.shape[:2])
-            else:
-                inputs.append(h)
-                if segment.linear.bias:
-                    h = torch.baddbmm(affine[..., -1:], affine[..., :-1], h)
-                else:
-                    h = torch.bmm(affine, h)
-            for number, rule in enumerate(segment.rules):
-                # A rule may overwrite what it is given, but not what the rule before it has kept.
-                h = rule.forward(h.clone() if number else h)
-        return h, inputs
+    def _choose(self, engine: str) -> CompiledEngine | TorchEngine | FunctionalEngine:
+        if isinstance(self.model, Template):
+            if engine == "compiled":
+                raise InputError(f"{self.model} is not a chain of layers, so it cannot be compiled")
+            return FunctionalEngine(self.model, self.kind.mean, self._x, self._y)
+        if not parameter_count(self.model):
+            raise InputError(f"the chain {self.model} has no parameters to train")
+        if engine == "torch":
+            return self.by_torch
+        reason = why_not() if self.x.device.type == "cpu" else f"the device is {self.x.device}"
+        if self.x.dtype not in DTYPES:
+            reason = f"x is in {self.x.dtype}"
+        if not reason:
+            return CompiledEngine(self.model, self.kind.name, self._x, self._y, block=self._block)
+        if engine == "compiled":
+            raise InputError(f"there is no compiled engine here ({reason}); give engine='torch'")
+        return self.by_torch
 
-    def _backward(self, stack: TrialStack, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
-        """Gradient ``[T, K, n]`` of every ``Linear``'s output, given that of the chain's."""
-        grads: list[Tensor] = []
-        for place in reversed(range(len(self._segments))):
-            segment, affine = self._segments[place], stack.affine()[place]
-            for rule in reversed(segment.rules):
-                grad = rule.backward(grad)
-            grads.append(grad)
-            if place:
-                weight = affine[..., :-1] if segment.linear.bias else affine
-                grad = torch.bmm(weight.transpose(1, 2), grad)
-        return grads[::-1]
+    @functools.cached_property
+    def by_torch(self) -> TorchEngine:
+        """The torch engine, which also gives what the compiled one does not."""
+        return TorchEngine(self.chain, self.kind, self._x, self._y, block=self._block)
+
+    @property
+    def chain(self) -> Chain:
+        """The architecture, where it is a chain."""
+        if not isinstance(self.model, Chain):
+            raise InputError(f"{self.model} is not a chain of layers; see Chain.from_module")
+        return self.model
+
+    @property
+    def engine(self) -> str:
+        """Which engine works: ``compiled``, ``torch`` or ``torch.func``."""
+        return self._engine.name
+
+    @property
+    def compiled(self) -> CompiledEngine | None:
+        """The compiled engine, if that is the one."""
+        return self._engine if isinstance(self._engine, CompiledEngine) else None
+
+    @property
+    def label(self) -> str:
+        """What the loss is called in progress lines."""
+        return self.kind.label
+
+    @property
+    def flops(self) -> float:
+        """Work of one pass over all samples for one trial, roughly."""
+        model = self.model
+        width = parameter_count(model) if isinstance(model, Chain) else model.count
+        return 4.0 * self.samples * width
+
+    def data_of(self, trial: int) -> tuple[Tensor, Tensor]:
+        """The samples and targets of one trial, as a plain module and loss take them."""
+        x = self._x[trial if len(self._x) > 1 else 0]
+        y = self._y[trial if len(self._y) > 1 else 0]
+        scalar = isinstance(self.model, Chain) and self.model.scalar
+        return x, y.squeeze(-1) if scalar else y
+
+    def moved(self, x: Tensor) -> Self:
+        """The same objective on other samples of the same shape."""
+        return type(self)(self.model, x, self.y, engine=self._asked, block=self._block)
 
     def loss(self, stack: TrialStack) -> Tensor:
         """Loss ``[T]``."""
-        total = stack.values.new_zeros(len(stack))
-        for columns, _, target in self._cut(len(stack)):
-            residual = self._forward(stack, columns)[0] - target
-            total += residual.square_().sum(1)
-        return total / self.samples
+        return self._engine.loss(stack.values, self._index(stack))
 
-    def loss_and_gradient(self, stack: TrialStack) -> tuple[Tensor, Tensor]:
-        """Loss ``[T]`` and its gradient ``[T, P]``."""
-        gradient = TrialStack(self.chain, torch.zeros_like(stack.values))
-        parts = gradient.affine()
-        total = stack.values.new_zeros(len(stack))
-        for columns, rows, target in self._cut(len(stack)):
-            output, inputs = self._forward(stack, columns)
-            residual = output - target
-            total += (residual * residual).sum(1)
-            grads = self._backward(stack, inputs, residual.mul_(2 / self.samples))
-            parts[0] += (grads[0].flatten(0, 1) @ rows).unflatten(0, grads[0].shape[:2])
-            for part, grad, h in zip(parts[1:], grads[1:], inputs, strict=True):
-                width = h.shape[1]
-                part[..., :width].baddbmm_(grad, h.transpose(1, 2))
-                if part.shape[2] > width:
-                    part[..., width] += grad.sum(2)
-        return total / self.samples, gradient.values
+    def loss_and_gradient(
+        self, stack: TrialStack, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Loss ``[T]`` and its gradient ``[T, P]``; of the samples ``rows`` ``[T, n]`` alone."""
+        index = self._index(stack)
+        if rows is None:
+            return self._engine.loss_and_gradient(stack.values, index)
+        engine = self.by_torch if isinstance(self._engine, CompiledEngine) else self._engine
+        return engine.loss_and_gradient(stack.values, index, rows)
 
-    def curvature(
-        self, stack: TrialStack, exact: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss ``[T]``, ``Jᵀr/N`` ``[T, P]`` and a curvature matrix ``[T, P, P]``.
+    def _index(self, stack: TrialStack) -> Tensor:
+        if stack.index is not None:
+            return stack.index
+        if self.trials is not None and len(stack) != self.trials:
+            raise InputError(
+                f"{len(stack)} trials, but data for {self.trials}; give data for each, or share it"
+            )
+        return torch.arange(len(stack))
 
-        With r the residuals and J their Jacobian, the gradient of the loss is ``2 Jᵀr/N`` and its
-        Gauss-Newton curvature ``2 JᵀJ/N``; both are returned without the 2. Where ``exact``
-        ``[T]`` is true, the matrix is half the Hessian instead. For one ``Linear`` and
-        ``f = ‖a(z)‖`` that costs no more: with ``q = (a a')'``,
-        ``H = 1/N Σₙ (yₙ/fₙ) Jₙ Jₙᵀ + 1/N Σₙ (rₙ qₙ/fₙ) x̃ₙ x̃ₙᵀ``, the last sum unit by unit.
 
-        Meant for chains with few parameters.
-        """
-        if exact is not None and not self.has_exact_curvature:
-            raise InputError(f"no exact curvature for the chain {self.chain}; leave exact out")
-        trials, width = len(stack), parameter_count(self.chain)
-        total = stack.values.new_zeros(trials)
-        slope = stack.values.new_zeros(trials, width)
-        matrix = stack.values.new_zeros(trials, width, width)
-        for columns, rows, target in self._cut(trials):
-            output, inputs = self._forward(stack, columns)
-            residual = output - target
-            total += (residual * residual).sum(1)
-            if exact is not None:
-                bent = self._norm.bend() * torch.where(output > 0, residual / output, 0)[:, None]
-                bent = bent * exact[:, None, None]  # [T, K, n]
-                blocks = (bent.unsqueeze(2) * columns) @ rows  # [T, K, D+1, D+1]
-                _diagonal_blocks(matrix, blocks.shape[1]).add_(blocks)
-            grads = self._backward(stack, inputs, torch.ones_like(residual))
-            jacobian = self._jacobian(columns, inputs, grads)  # [T, P, n]
-            slope += torch.bmm(jacobian, residual.unsqueeze(-1)).squeeze(-1)
-            weighted = jacobian
-            if exact is not None:
-                bends = exact[:, None] & (output > 0)
-                weighted = jacobian * torch.where(bends, target / output, 1).unsqueeze(1)
-            matrix.baddbmm_(weighted, jacobian.transpose(1, 2))
-        return total / self.samples, slope / self.samples, matrix / self.samples
+class CrossEntropy(Objective):
+    """``L_t = 1/N Σₙ (log Σₖ exp(f_t(xₙ)ₖ) - f_t(xₙ)_c)`` with c the class of sample n.
+
+    Shapes: y ``[N]``, whole numbers from 0; the chain ends in one unit per class.
+    """
+
+    loss_kind = losses.CrossEntropy
+
+
+class MeanSquaredError(Objective):
+    """``L_t = 1/(N K) Σₙₖ (f_t(xₙ)ₖ - yₙₖ)²``.
+
+    Shapes: y ``[N, K]`` for K outputs, ``[N]`` for a chain with a ``Norm``.
+    """
+
+    loss_kind = losses.SquaredError
+
+    @functools.cached_property
+    def has_curvature(self) -> bool:
+        """Whether :meth:`curvature` can be had: one number per sample, shared data, no OffsetL2."""
+        if not isinstance(self.model, Chain) or self.trials is not None:
+            return False
+        return self.model.scalar and all(la.kind != "OffsetL2" for la in self.model.layers)
 
     @property
     def has_exact_curvature(self) -> bool:
         """Whether the Hessian is written out for this chain: one ``Linear``, then a norm."""
-        return len(self._segments) == 1 and len(self._segments[0].rules) == 1
+        return self.has_curvature and has_exact_curvature(self.by_torch)
 
-    @property
-    def _norm(self) -> NormRule:
-        rule = self._segments[0].rules[0]
-        if not isinstance(rule, NormRule):  # a scalar chain of one rule is a norm
-            raise TypeError(f"{rule} is not a norm")
-        return rule
+    def curvature(
+        self, stack: TrialStack, exact: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss ``[T]``, ``Jᵀr/N`` ``[T, P]`` and ``JᵀJ/N`` or half the Hessian ``[T, P, P]``.
 
-    def _jacobian(self, columns: Tensor, inputs: list[Tensor], grads: list[Tensor]) -> Tensor:
-        """Slope of every sample's output in every parameter, ``[T, P, n]``."""
-        parts = []
-        for place, grad in enumerate(grads):
-            h = columns.unsqueeze(0) if place == 0 else inputs[place - 1]
-            if place and self._segments[place].linear.bias:
-                h = torch.cat([h, torch.ones_like(h[:, :1])], 1)
-            parts.append((grad.unsqueeze(2) * h.unsqueeze(1)).flatten(1, 2))
-        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        See :func:`mahalens.train.curvature.curvature`.
+        """
+        if not self.has_curvature:
+            raise InputError(f"no curvature for the chain {self.model}; it needs a Norm at its end")
+        if exact is not None and not self.has_exact_curvature:
+            raise InputError(f"no exact curvature for the chain {self.model}; leave exact out")
+        return curvature(self.by_torch, stack.values, exact)
 
 
-def _diagonal_blocks(matrix: Tensor, count: int) -> Tensor:
-    """View ``[T, count, B, B]`` of the blocks on the diagonal of ``[T, count·B, count·B]``."""
-    size = matrix.shape[-1] // count
-    blocks = matrix.unflatten(2, (count, size)).unflatten(1, (count, size))
-    diagonal: Tensor = blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-    return diagonal
+OBJECTIVES: dict[str, type[Objective]] = {"mse": MeanSquaredError, "cross-entropy": CrossEntropy}

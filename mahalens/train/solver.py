@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.train.objective import MeanSquaredError
+from mahalens.train.history import History
+from mahalens.train.objective import Objective
 from mahalens.train.stack import TrialStack
 
 
@@ -19,6 +20,8 @@ class Status(enum.Enum):
 
     RUNNING = "running"
     DONE = "done"
+    REACHED = "target reached"
+    PLATEAU = "no more progress"
     ZERO_RESIDUAL = "zero residual"
     LOCAL_MINIMUM = "local minimum"
     SADDLE = "saddle point"
@@ -40,6 +43,20 @@ class Solver(Protocol):
     """Anything :func:`mahalens.train.solve` can drive to its end, with pauses in between."""
 
     seconds: float
+    milestones: tuple[int, ...]
+    """Epochs at which :meth:`advance` pauses, for metrics."""
+
+    @property
+    def epoch(self) -> int:
+        """Epochs or steps done."""
+
+    @property
+    def stack(self) -> TrialStack:
+        """The trials as they are now."""
+
+    @property
+    def history(self) -> History:
+        """Metrics recorded so far."""
 
     @property
     def finished(self) -> bool:
@@ -67,15 +84,21 @@ class StackedSolver(abc.ABC):
     rest goes on without it.
     """
 
-    def __init__(self, objective: MeanSquaredError, start: TrialStack, limit: int) -> None:
+    def __init__(self, objective: Objective, start: TrialStack, limit: int) -> None:
         if limit < 1:
             raise InputError(f"{limit} epochs; give at least 1")
         if not len(start):
             raise InputError("no trials; give at least 1")
-        if start.chain != objective.chain or start.values.dtype != objective.x.dtype:
+        kind = start.values.dtype
+        if start.model != objective.model or kind not in (objective.x.dtype, objective.y.dtype):
             raise InputError(
-                f"trials of the chain {start.chain} in {start.values.dtype} for an objective of "
-                f"the chain {objective.chain} in {objective.x.dtype}; make them equal"
+                f"trials of the chain {start.model} in {kind} for an objective of "
+                f"the chain {objective.model} in {objective.x.dtype}; make them equal"
+            )
+        if objective.trials not in (None, len(start)):
+            raise InputError(
+                f"{len(start)} trials, but data for {objective.trials}; give data for each, or "
+                "share it"
             )
         self.objective = objective
         self.limit = limit
@@ -88,6 +111,8 @@ class StackedSolver(abc.ABC):
         self.steps = torch.zeros(trials, dtype=torch.int64)
         self.active = torch.arange(trials)
         self.rows: dict[str, Tensor] = {"values": start.values.clone()}
+        self.history = History()
+        self.milestones: tuple[int, ...] = ()
         self._curve_epochs: list[int] = []
         self._curve_losses: list[Tensor] = []
 
@@ -101,7 +126,7 @@ class StackedSolver(abc.ABC):
         """The trials as they are now, ended or not."""
         values = self.values.clone()
         values[self.active] = self.rows["values"]
-        return TrialStack(self.objective.chain, values)
+        return TrialStack(self.objective.model, values)
 
     @property
     def statuses(self) -> list[Status]:
@@ -116,10 +141,15 @@ class StackedSolver(abc.ABC):
             return torch.empty(0, dtype=torch.int64), self.values.new_empty(0, len(self.values))
         return torch.tensor(self._curve_epochs), torch.stack(self._curve_losses)
 
+    def until_milestone(self, most: int) -> int:
+        """How many epochs to go on: at most ``most``, and not past a milestone or the end."""
+        ahead = [stop - self.epoch for stop in (*self.milestones, self.limit) if stop > self.epoch]
+        return min(most, *ahead)
+
     @property
     def progress(self) -> tuple[int, int, str]:
         """Epochs done, of all, and the median loss."""
-        return self.epoch, self.limit, f"MSE {self.recent_loss():.3g}"
+        return self.epoch, self.limit, f"{self.objective.label} {self.recent_loss():.3g}"
 
     def recent_loss(self) -> float:
         """Median of the newest point of the curve over the running trials."""
@@ -129,7 +159,7 @@ class StackedSolver(abc.ABC):
 
     def running(self) -> TrialStack:
         """The running trials as a stack."""
-        return TrialStack(self.objective.chain, self.rows["values"])
+        return TrialStack(self.objective.model, self.rows["values"], index=self.active)
 
     @abc.abstractmethod
     def advance(self) -> None:
@@ -157,8 +187,9 @@ class StackedSolver(abc.ABC):
 
     @property
     def scale(self) -> Tensor:
-        """Mean square of the targets: what a loss is compared with."""
-        mean: Tensor = self.objective.y.square().mean()
+        """What a loss is compared with: the mean square of the targets, or 1 if they are labels."""
+        y = self.objective.y
+        mean: Tensor = y.square().mean() if y.dtype.is_floating_point else self.values.new_ones(())
         return mean
 
     def is_zero(self, loss: Tensor) -> Tensor:
@@ -205,6 +236,7 @@ class StackedSolver(abc.ABC):
             "steps": self.steps,
             "curve.epochs": epochs,
             "curve.losses": losses,
+            **self.history.state(),
         }
         return _copies(state)  # the solver goes on writing into its own
 
@@ -234,6 +266,7 @@ class StackedSolver(abc.ABC):
         }
         self._curve_epochs = state["curve.epochs"].tolist()
         self._curve_losses = list(state["curve.losses"].to(device))
+        self.history.restore(state)
 
 
 def _copies(state: dict[str, Tensor]) -> dict[str, Tensor]:

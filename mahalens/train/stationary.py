@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from mahalens.nn.chain import Chain
-from mahalens.train.objective import MeanSquaredError
+from mahalens.train.objective import Objective
 from mahalens.train.stack import TrialStack
 
 _Vector = NDArray[np.float64]
@@ -19,20 +19,21 @@ _FEW = 64
 """Up to here the whole Hessian is made, which is exact and quick."""
 
 
-def curves_down(objective: MeanSquaredError, values: Tensor, asked: Tensor) -> Tensor:
+def curves_down(objective: Objective, stack: TrialStack, asked: Tensor) -> Tensor:
     """Which of the trials ``asked`` ``[A]`` have a direction of negative curvature.
 
-    Shapes: values ``[A, P]``; returns ``[A]``, false for those not asked for.
+    Returns ``[A]``, false for those not asked for.
     """
     down = torch.zeros_like(asked)
-    eps = torch.finfo(values.dtype).eps
+    eps = torch.finfo(stack.values.dtype).eps
     for trial in asked.nonzero().flatten().tolist():
-        low, high = curvature_range(objective, values[trial])
+        which = trial if stack.index is None else int(stack.index[trial])
+        low, high = curvature_range(objective, stack.values[trial], which)
         down[trial] = low < -(eps**0.5) * abs(high)
     return down
 
 
-def curvature_range(objective: MeanSquaredError, values: Tensor) -> tuple[float, float]:
+def curvature_range(objective: Objective, values: Tensor, trial: int = 0) -> tuple[float, float]:
     """Smallest and largest eigenvalue of the Hessian of one trial's loss.
 
     For many parameters by Lanczos iteration, which only makes products of the Hessian with
@@ -41,15 +42,18 @@ def curvature_range(objective: MeanSquaredError, values: Tensor) -> tuple[float,
 
     Shapes: values ``[P]``.
     """
-    chain = _smooth(objective.chain)
-    module = chain.build(dtype=values.dtype, device=values.device)
+    model = objective.model
+    if isinstance(model, Chain):
+        model = _smooth(model)
+        module: nn.Module = model.build(dtype=values.dtype, device=values.device)
+    else:
+        module = model.module
+    x, y = objective.data_of(trial)
 
     def loss(point: Tensor) -> Tensor:
-        tensors = TrialStack(chain, point[None]).tensors()
+        tensors = TrialStack(model, point[None]).tensors()
         parameters = {name: tensor[0] for name, tensor in tensors.items()}
-        output = torch.func.functional_call(module, parameters, (objective.x,))
-        result: Tensor = (output - objective.y).square().mean()
-        return result
+        return objective.kind.mean(torch.func.functional_call(module, parameters, (x,)), y)
 
     # The Hessian is symmetric, so that pulling a vector back through the gradient multiplies it.
     pull_back = torch.func.vjp(torch.func.grad(loss), values)[1]

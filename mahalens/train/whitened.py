@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mahalens.errors import IllConditionedWarning, InputError, SingularCovarianceError
 from mahalens.geometry import Gaussian
+from mahalens.nn.chain import Chain
 from mahalens.train.stack import TrialStack
 
 
@@ -16,17 +17,31 @@ class WhitenedInputs:
     """Maps a first layer to the inputs ``z = L⁻¹ (x - m)`` and back, m and L from the samples.
 
     ``W x + b = (W L) z + (W m + b)``: the function is the same, but the badly scaled directions
-    of x, which make second-order methods crawl, are gone.
+    of x, which make second-order methods crawl, are gone. A layer without bias cannot be shifted:
+    then m is 0 and ``L Lᵀ`` the second moment about 0 (``centred=False``).
     """
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, *, centred: bool = True) -> None:
+        self.centred = centred
         with warnings.catch_warnings():
             # Any invertible map will do as coordinates: a rough one only costs steps.
             warnings.simplefilter("ignore", IllConditionedWarning)
             try:
-                self.gaussian = Gaussian.from_data(x)
+                self.gaussian = self._spread(x, 0.0)
             except SingularCovarianceError:
-                self.gaussian = Gaussian.from_data(x, ridge=1e-3)
+                self.gaussian = self._spread(x, 1e-3)
+
+    def _spread(self, x: Tensor, ridge: float) -> Gaussian:
+        if self.centred:
+            return Gaussian.from_data(x, ridge=ridge)
+        moment = x.T @ x / len(x)
+        moment += ridge * moment.diagonal().mean() * torch.eye(len(moment)).to(moment)
+        return Gaussian.from_covariance(x.new_zeros(x.shape[1]), moment)
+
+    @staticmethod
+    def fit(chain: Chain) -> bool:
+        """Whether a chain begins with the ``Linear`` that this needs."""
+        return chain.layers[0].kind == "Linear"
 
     def inputs(self, x: Tensor) -> Tensor:
         """Samples ``[N, D]`` in whitened coordinates."""
@@ -35,9 +50,10 @@ class WhitenedInputs:
     def enter(self, stack: TrialStack) -> TrialStack:
         """The same trials acting on whitened inputs."""
         tensors = self._first(stack)
-        weight, bias = tensors["0.weight"], tensors["0.bias"]
+        weight = tensors["0.weight"]
         tensors["0.weight"] = weight @ self.gaussian.factor
-        tensors["0.bias"] = bias + weight @ self.gaussian.mean
+        if self.centred:
+            tensors["0.bias"] = tensors["0.bias"] + weight @ self.gaussian.mean
         return TrialStack.from_tensors(stack.chain, tensors)
 
     def leave(self, stack: TrialStack) -> TrialStack:
@@ -46,11 +62,12 @@ class WhitenedInputs:
         factor = self.gaussian.factor.expand(len(stack), -1, -1)
         weight = torch.linalg.solve_triangular(factor, tensors["0.weight"], upper=False, left=False)
         tensors["0.weight"] = weight
-        tensors["0.bias"] = tensors["0.bias"] - weight @ self.gaussian.mean
+        if self.centred:
+            tensors["0.bias"] = tensors["0.bias"] - weight @ self.gaussian.mean
         return TrialStack.from_tensors(stack.chain, tensors)
 
     def _first(self, stack: TrialStack) -> dict[str, Tensor]:
         tensors = stack.tensors()
-        if "0.bias" not in tensors:
+        if self.centred and "0.bias" not in tensors:
             raise InputError(f"the chain {stack.chain} has no bias in its first layer to shift")
         return dict(tensors)

@@ -31,15 +31,18 @@ class Problem:
     gaussian: Gaussian
     x: Tensor
     y: Tensor
+    engine: str = "auto"
 
     @classmethod
-    def from_config(cls, config: GaussianConfig, gaussian: Gaussian | None = None) -> Problem:
+    def from_config(
+        cls, config: GaussianConfig, gaussian: Gaussian | None = None, *, engine: str = "auto"
+    ) -> Problem:
         """Draw the data of a run; the Gaussian too, unless the user's own is given."""
         if gaussian is None:
             gaussian = draw_gaussian(config.dim, stream(config.seed, "gaussian", config.dim))
         problem = cls(config, gaussian, torch.empty(0), torch.empty(0))
         x, y = problem._draw(config.samples, "train")
-        return cls(config, gaussian, problem.cast(x), problem.cast(y))
+        return cls(config, gaussian, problem.cast(x), problem.cast(y), engine)
 
     def cast(self, tensor: Tensor) -> Tensor:
         """A tensor in the dtype and on the device of the run."""
@@ -71,6 +74,10 @@ class Problem:
         bias = self.cast(torch.stack([bias[:units] for _, bias in draws]))
         return TrialStack.from_tensors(chain, {"0.weight": weight, "0.bias": bias})
 
+    def objective(self, chain: Chain) -> MeanSquaredError:
+        """What the trials of a chain are trained for."""
+        return MeanSquaredError(chain, self.x, self.y, engine=self.engine)
+
     def continued(self, stack: TrialStack) -> Newton:
         """A solver that goes on from where trials ended, to see in which basin they lie.
 
@@ -78,15 +85,17 @@ class Problem:
         residual that would hide a perfect fit.
         """
         exact = Problem.from_config(
-            msgspec.structs.replace(self.config, dtype="float64"), self.gaussian
+            msgspec.structs.replace(self.config, dtype="float64"),
+            self.gaussian,
+            engine=self.engine,
         )
         start = TrialStack(stack.chain, stack.values.double())
-        return Newton(stack.chain, exact.x, exact.y, start, CONTINUED_STEPS)
+        return Newton(exact.objective(stack.chain), start, CONTINUED_STEPS)
 
     def solver(self, model: str) -> Adam | Newton:
         """The solver that trains all trials of a model."""
         config, chain, start = self.config, self.chain(model), self.start(model)
+        objective = self.objective(chain)
         if config.solver == "newton":
-            return Newton(chain, self.x, self.y, start, config.epochs)
-        objective = MeanSquaredError(chain, self.x, self.y)
+            return Newton(objective, start, config.epochs)
         return Adam(objective, start, config.epochs, lr=config.learning_rate, betas=config.betas)

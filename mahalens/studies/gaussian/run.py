@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -26,6 +26,7 @@ from mahalens.studies.gaussian.reading import (
 )
 from mahalens.studies.gaussian.records import write_records
 from mahalens.train import Adam, Newton, Solver, Status, solve
+from mahalens.train.compiled import why_not
 
 T = TypeVar("T", bound=Adam | Newton)
 
@@ -73,6 +74,7 @@ def start(
         seed=config.seed,
         device=config.device,
         threads=_threads(config),
+        engine=_engine(config),
         protocol="scaled" if deviations else "published",
         scaled=deviations,
         command=command or " ".join(sys.argv),
@@ -93,13 +95,21 @@ def carry_on(
     """Train what is not trained yet, read all models and write the records."""
     config = read_options(folder)
     _compare_versions(folder, watcher)
+    available = torch.get_num_threads()
     torch.set_num_threads(folder.config.threads)  # another number may round differently
-    problem = _make_problem(config, _saved_gaussian(folder))
+    engine = _engine(config) if folder.config.engine == "compiled" else "torch"
+    problem = _make_problem(config, _saved_gaussian(folder), engine)
     if not (folder.path / GAUSSIAN).exists():
         save_gaussian(folder.path / GAUSSIAN, problem.gaussian)
 
     def train(name: str, solver: T) -> T:
-        return _train(folder, name, solver, watcher, should_stop)
+        # The compiled engine's numbers do not depend on how many threads share the trials.
+        alone = isinstance(solver, Adam) and solver.objective.engine == "compiled"
+        torch.set_num_threads(available if alone else folder.config.threads)
+        try:
+            return _train(folder, name, solver, watcher, should_stop)
+        finally:
+            torch.set_num_threads(folder.config.threads)
 
     trained = {model: train(model, problem.solver(model)) for model in config.trained_models}
     basins = {model: _basins(problem, model, solver, train) for model, solver in trained.items()}
@@ -192,6 +202,11 @@ def _compare_versions(folder: RunFolder, watcher: Watcher) -> None:
                 f"begun with {name} {version}, going on with {here[name]}: "
                 "the last digits may differ from those of an uninterrupted run"
             )
+    if folder.config.engine == "compiled" and why_not():
+        watcher.note(
+            f"begun with the compiled engine, going on without ({why_not()}): "
+            "the last digits may differ from those of an uninterrupted run"
+        )
 
 
 def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
@@ -206,11 +221,13 @@ def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
     return None
 
 
-def _make_problem(config: GaussianConfig, gaussian: Gaussian | None) -> Problem:
+def _make_problem(
+    config: GaussianConfig, gaussian: Gaussian | None, engine: str = "torch"
+) -> Problem:
     """Draw the data, or say why this machine cannot."""
     _check_device(config)
     try:
-        problem = Problem.from_config(config, gaussian)
+        problem = Problem.from_config(config, gaussian, engine=engine)
         _check_range(problem)
         return problem
     except (RuntimeError, MemoryError) as error:
@@ -248,6 +265,11 @@ def _threads(config: GaussianConfig) -> int:
     """
     flops = 4 * config.samples * config.trials * 2 * config.dim * (config.dim + 1)  # per epoch
     return 1 if flops < SMALL_FLOPS else torch.get_num_threads()
+
+
+def _engine(config: GaussianConfig) -> Literal["compiled", "torch"]:
+    """Which engine trains: the compiled one on the CPU of a machine with a compiler."""
+    return "compiled" if config.device == "cpu" and not why_not() else "torch"
 
 
 def _check_device(config: GaussianConfig) -> None:

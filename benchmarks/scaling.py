@@ -1,0 +1,125 @@
+"""How the time of an epoch grows with trials, dimensions and samples.
+
+    python benchmarks/scaling.py [--quick] [--json FILE] [--figure FILE]
+
+MD_Abs with Adam, one epoch, ours against the plain loop over trials, medians of alternating rounds.
+The exponents are least-squares slopes on logarithmic axes over the upper half of each range, where
+fixed costs no longer count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import Work, alternate, finish
+from sides import modules_of, ours, plain_loop
+
+from mahalens import md_abs
+
+FIXED = {"trials": 20, "dim": 10, "samples": 1_000}
+RANGES = {
+    "trials": [1, 2, 4, 8, 16, 32, 64, 128, 256],
+    "dim": [2, 4, 8, 16, 32, 64, 128, 256, 512],
+    "samples": [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000],
+}
+LABELS = {"trials": "trials T", "dim": "dimensions D", "samples": "samples N"}
+
+
+def point(name: str, value: int, rounds: int) -> dict[str, Any]:
+    """Seconds per epoch with one size changed."""
+    size = {**FIXED, name: value}
+    chain = md_abs(size["dim"])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(size["samples"], size["dim"], generator=generator)
+    y = torch.rand(size["samples"], generator=generator)
+    torch.manual_seed(0)
+    modules = modules_of(chain, size["trials"])
+    flops = 4 * size["samples"] * size["trials"] * size["dim"] ** 2
+    many, few = (max(1, min(500, int(work // flops))) for work in (2e9, 2e8))
+    fast, slow = ours(modules, x, y), plain_loop(modules, x, y)
+    sides: dict[str, Work] = {"ours": lambda: fast(many), "loop": lambda: slow(few)}
+    seconds = alternate(sides, rounds)
+    ours_s, baseline_s = seconds["ours"] / many, seconds["loop"] / few
+    return {
+        "case": f"{name}={value}",
+        "ours_s": ours_s,
+        "baseline_s": baseline_s,
+        "ratio": baseline_s / ours_s,
+        "limit_s": None,
+        "of_limit": None,
+    }
+
+
+def exponent(sizes: list[int], seconds: list[float]) -> float:
+    """Slope on logarithmic axes over the upper half of the sizes."""
+    half = len(sizes) // 2
+    slope, _ = np.polyfit(np.log(sizes[half:]), np.log(seconds[half:]), 1)
+    return float(slope)
+
+
+def draw(cases: list[dict[str, Any]], path: Path) -> None:
+    """Three panels, one per size."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True, layout="constrained")
+    for axis, name in zip(axes, RANGES, strict=True):
+        mine = [case for case in cases if case["case"].startswith(f"{name}=")]
+        sizes = [int(case["case"].split("=")[1]) for case in mine]
+        for key, colour, marker, label in (
+            ("baseline_s", "#D55E00", "s", "plain loop"),
+            ("ours_s", "#0072B2", "o", "stacked"),
+        ):
+            seconds = [case[key] for case in mine]
+            power = exponent(sizes, seconds)
+            axis.plot(sizes, seconds, color=colour, marker=marker, markersize=4, lw=1.5)
+            axis.annotate(
+                f"{label}, ~ {LABELS[name][-1]}$^{{{power:.2f}}}$",
+                (sizes[-1], seconds[-1]),
+                xytext=(-4, 8 if key == "baseline_s" else -8),
+                textcoords="offset points",
+                ha="right",
+                va="bottom" if key == "baseline_s" else "top",
+                color=colour,
+                fontsize=9,
+            )
+        axis.set(xscale="log", yscale="log", xlabel=LABELS[name])
+        fixed = ", ".join(f"{LABELS[n][-1]} = {v:,}" for n, v in FIXED.items() if n != name)
+        axis.set_title(fixed, fontsize=9, loc="left")
+        axis.grid(alpha=0.25, which="major")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("seconds per epoch of all trials")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Measure, print, fit, draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small and once, to see that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw them there")
+    options = parser.parse_args()
+    ranges = {name: v[:3] if options.quick else v for name, v in RANGES.items()}
+    rounds = 1 if options.quick else 5
+    cases = [point(name, value, rounds) for name, sizes in ranges.items() for value in sizes]
+    finish("scaling", cases, options)
+    for name, sizes in ranges.items():
+        mine = [case for case in cases if case["case"].startswith(f"{name}=")]
+        for key, side in (("ours_s", "stacked"), ("baseline_s", "plain loop")):
+            power = exponent(sizes, [case[key] for case in mine])
+            if math.isfinite(power):
+                print(f"{side}: seconds ~ {LABELS[name][-1]}^{power:.2f}")
+    if options.figure:
+        draw(cases, options.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The sides that are compared: each trains the same trials from the same start."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mahalens import SGD, Adam, Chain, CrossEntropy, MeanSquaredError, stack
+
+Epochs = Callable[[int], None]
+"""Trains for so many more epochs."""
+
+ADAM = {"lr": 1e-3, "betas": (0.9, 0.99)}
+SGD_RATE = {"lr": 1e-3}
+
+
+def ours(modules: list[nn.Module], x: Tensor, y: Tensor, engine: str = "auto") -> Epochs:
+    """The stacked engine, as :func:`mahalens.fit` uses it."""
+    trials = stack(modules)
+    labels = not y.dtype.is_floating_point
+    objective = (CrossEntropy if labels else MeanSquaredError)(trials.model, x, y, engine=engine)
+    far = 10**9
+    solver = (
+        SGD(objective, trials, far, **SGD_RATE) if labels else Adam(objective, trials, far, **ADAM)
+    )
+
+    def epochs(count: int) -> None:
+        # The same as `solve`, but not to the end.
+        until = solver.epoch + count
+        solver.milestones = (until,)
+        while solver.epoch < until:
+            solver.advance()
+
+    return epochs
+
+
+def by_torch(modules: list[nn.Module], x: Tensor, y: Tensor) -> Epochs:
+    """The same where there is no compiler."""
+    return ours(modules, x, y, engine="torch")
+
+
+def plain_loop(modules: list[nn.Module], x: Tensor, y: Tensor) -> Epochs:
+    """One trial after another with nn.Module, autograd and torch.optim: what people write."""
+    modules = [copy.deepcopy(module) for module in modules]
+    labels = not y.dtype.is_floating_point
+    loss = nn.CrossEntropyLoss() if labels else nn.MSELoss()
+    optimizers = [
+        torch.optim.SGD(m.parameters(), **SGD_RATE)
+        if labels
+        else torch.optim.Adam(m.parameters(), **ADAM)
+        for m in modules
+    ]
+
+    def epochs(count: int) -> None:
+        for module, optimizer in zip(modules, optimizers, strict=True):
+            for _ in range(count):
+                optimizer.zero_grad()
+                loss(module(x), y).backward()
+                optimizer.step()
+
+    return epochs
+
+
+def vmapped(modules: list[nn.Module], x: Tensor, y: Tensor) -> Epochs:
+    """torch.func.vmap over stacked modules, torch.optim on the stacked parameters."""
+    template = copy.deepcopy(modules[0]).to("meta")
+    parameters, _ = torch.func.stack_module_state(modules)
+    labels = not y.dtype.is_floating_point
+    everything = list(parameters.values())
+    optimizer = (
+        torch.optim.SGD(everything, **SGD_RATE) if labels else torch.optim.Adam(everything, **ADAM)
+    )
+
+    def loss(one: dict[str, Tensor]) -> Tensor:
+        output = torch.func.functional_call(template, one, (x,))
+        if labels:
+            return nn.functional.cross_entropy(output, y)
+        return (output - y).square().mean()
+
+    gradient = torch.func.vmap(torch.func.grad(loss))
+
+    def epochs(count: int) -> None:
+        for _ in range(count):
+            for name, grad in gradient(parameters).items():
+                parameters[name].grad = grad
+            optimizer.step()
+
+    return epochs
+
+
+def products(modules: list[nn.Module], x: Tensor, y: Tensor, block: int | None = None) -> Epochs:
+    """The limit: the two products with the data that no method avoids, and nothing else.
+
+    ``x Wᵀ`` and ``Gᵀ x`` for the first layers of all trials together, by torch's matrix library;
+    ``block`` samples at a time, or all at once.
+    """
+    weight = torch.cat([module[0].weight.detach() for module in modules])  # [T·K, D]
+    parts = [(part.T.contiguous(), part) for part in x.split(block or len(x))]
+    outputs = torch.empty(len(weight), len(parts[0][1]))
+    grads = torch.zeros_like(weight)
+
+    def epochs(count: int) -> None:
+        for _ in range(count):
+            for columns, rows in parts:
+                output = outputs[:, : len(rows)]
+                torch.mm(weight, columns, out=output)
+                grads.addmm_(output, rows)
+
+    return epochs
+
+
+def modules_of(chain: Chain, trials: int) -> list[nn.Module]:
+    """Plain modules with PyTorch's default starting weights."""
+    return [chain.build() for _ in range(trials)]

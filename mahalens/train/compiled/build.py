@@ -1,0 +1,140 @@
+"""Translates the engine with the machine's own compiler, once, and keeps the result."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCES = ("tiles.h", "layers.h", "engine.cpp", "training.cpp")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
+# Neither changes a number: they only say that nobody looks at errno or at trap flags.
+MATH_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
+# Tried in this order. The second is for compilers that do not know the machine they run on.
+MACHINE_FLAGS = (("-march=native",), ())
+SECONDS = 120
+
+_reason = ""
+
+
+def why_not() -> str:
+    """Why there is no compiled engine, in a few words; empty if there is one."""
+    return "" if library() is not None else _reason
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled engine, or ``None`` where it cannot be had."""
+    global _reason
+    if os.environ.get("MAHALENS_COMPILE", "1") == "0":
+        _reason = "MAHALENS_COMPILE=0"
+        return None
+    compiler = _compiler()
+    if not compiler:
+        _reason = "no C++ compiler"
+        return None
+    try:
+        return _load(compiler)
+    except (OSError, subprocess.SubprocessError, AttributeError) as error:
+        detail = getattr(error, "stderr", None) or str(error)
+        _reason = f"{compiler[0]}: {str(detail).strip().splitlines()[0] if detail else error}"
+        return None
+
+
+def _compiler() -> list[str]:
+    """The user's ``CXX``, or the first compiler found."""
+    if os.environ.get("CXX"):
+        return shlex.split(os.environ["CXX"])
+    found = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
+    return [found] if found else []
+
+
+def _load(compiler: list[str]) -> ctypes.CDLL:
+    name = f"engine-{_key(compiler)}.so"
+    kept = _cache_folder()
+    if kept is not None:
+        path = kept / name
+        if not path.exists():
+            _translate(compiler, path)
+        return _open(path)
+    # Nowhere to keep it: translate for this process alone. Once loaded, the file is not needed.
+    with tempfile.TemporaryDirectory(prefix="mahalens-") as folder:
+        path = Path(folder) / name
+        _translate(compiler, path)
+        return _open(path)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    opened = ctypes.CDLL(str(path))
+    for name in ("train_float32", "train_float64", "range_float32", "range_float64"):
+        getattr(opened, name).restype = ctypes.c_longlong
+    return opened
+
+
+def _key(compiler: list[str]) -> str:
+    """What the result depends on: sources, flags, compiler and processor."""
+    digest = hashlib.sha256()
+    for source in SOURCES:
+        digest.update((Path(__file__).parent / source).read_bytes())
+    version = subprocess.run(
+        [*compiler, "--version"], capture_output=True, check=True, timeout=SECONDS
+    )
+    digest.update(version.stdout)
+    digest.update(repr((FLAGS, MATH_FLAGS, MACHINE_FLAGS, compiler, _processor())).encode())
+    return digest.hexdigest()[:20]
+
+
+def _processor() -> str:
+    """A home folder may be shared by machines with different processors."""
+    described = [platform.machine(), platform.processor()]
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        described += sorted({li for li in lines if li.startswith(("flags", "Features", "model"))})
+    except OSError:
+        pass
+    return "\n".join(described)
+
+
+def _cache_folder() -> Path | None:
+    """The user's own cache folder; ``None`` if others could write there, or if nobody can.
+
+    What lies there is executed, so it must not be anybody else's.
+    """
+    from platformdirs import user_cache_path
+
+    folder = user_cache_path("mahalens") / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+            return None
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def _translate(compiler: list[str], path: Path) -> None:
+    """Translate into a temporary file beside ``path``, then move it into place."""
+    source = str(Path(__file__).parent / "training.cpp")
+    handle, temporary = tempfile.mkstemp(suffix=".so", dir=path.parent)
+    os.close(handle)
+    try:
+        for number, machine in enumerate(MACHINE_FLAGS, 1):
+            command = [*compiler, *FLAGS, *MATH_FLAGS, *machine, source, "-o", temporary]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+            if done.returncode == 0:
+                break
+            if number == len(MACHINE_FLAGS):
+                done.check_returncode()
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,295 @@
+// One trial's loss and gradient, and whole epochs of training, without leaving the cache.
+//
+// Samples pass through the network a panel at a time; gradients of weights are taken over a block
+// of panels, where the sums are long enough to stay in registers. Nothing of size N x K is made.
+// One call works on one trial in one thread: results do not depend on how many threads there are.
+#include "layers.h"
+#include <stdlib.h>
+
+enum Loss { MEAN_SQUARE, CROSS_ENTROPY };
+enum Outcome { RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY };
+
+// Samples come as rows, from which panels and strips are packed block by block, or packed already.
+struct Problem {
+    const Layer *layers;
+    count depth, loss, block, samples;
+    const void *rows;           // [N][D]
+    const void *panels;         // [N / PANEL][D][PANEL], the last one filled up with zeros; or null
+    const void *strips;         // [D / PANEL][N][PANEL], the last one filled up with zeros; or null
+    const void *targets;        // numbers [N][K], or labels [N] as 64-bit integers
+    const void *target_panels;  // numbers as [N / PANEL][K][PANEL]; or null
+};
+
+struct Training {
+    count adam, batch, epoch, epochs, patience;
+    double lr, momentum, beta2, eps, target, gain;
+    const count *order;       // [epochs][N], or null: rows as they come
+};
+
+static inline count padded(count n, count unit) { return (n + unit - 1) / unit * unit; }
+
+template <class real> struct Engine {
+    static const count panel = Width<real>::panel, lanes = Width<real>::lanes;
+    static const count narrow = 4;  // up to here vectors run along samples in a weight's gradient
+
+    const Problem &problem;
+    const Layer *layers;
+    count depth, first, block, group;
+    const count *order;
+    char *memory;
+    // Per layer: its output for one panel; the gradient of that (of a Linear: for a whole block); and
+    // for a Linear what it was given, and the gradient of its weight with padded rows.
+    real **outputs, **grads, **inputs, **weights;
+    real *panels, *strips, *goals;
+
+    Engine(const Problem &p, const count *o) : problem(p), layers(p.layers), depth(p.depth), order(o) {
+        block = padded(p.block, panel);
+        first = 0;
+        while (first < depth && layers[first].kind != LINEAR && layers[first].kind < OFFSET_L2) first++;
+        // As many panels go through a layer together as fit in the first-level cache: their chains of
+        // operations are independent, and the processor works on several at once.
+        count widest = layers[0].inputs;
+        for (count l = 0; l < depth; l++)
+            if (layers[l].outputs > widest) widest = layers[l].outputs;
+        group = (count)(12288 / sizeof(real)) / widest / panel * panel;
+        group = group < panel ? panel : group > block ? block : group;
+        memory = 0;
+        size_t size = lay(0);
+        if (posix_memalign((void **)&memory, 64, size)) memory = 0;
+        else lay(memory);
+    }
+    ~Engine() { free(memory); }
+
+    // Deal out the working memory; with base 0 only its size is counted.
+    size_t lay(char *base) {
+        size_t used = 0;
+        auto take = [&](count n, size_t item) {
+            char *at = base + used;
+            used += padded(n * item, 64);
+            return at;
+        };
+        real **lists[4];
+        for (auto &list : lists) list = (real **)take(depth, sizeof(real *));
+        for (count l = 0; l < depth; l++) {
+            const Layer &layer = layers[l];
+            real *mine[4] = {};
+            mine[0] = (real *)take(layer.outputs * group, sizeof(real));
+            mine[1] = (real *)take(layer.outputs * (layer.kind == LINEAR ? block : group), sizeof(real));
+            if (layer.kind == LINEAR) {
+                count wide = padded(layer.inputs, panel);
+                mine[2] = (real *)take(l ? block * wide : 0, sizeof(real));
+                mine[3] = (real *)take(layer.outputs * wide, sizeof(real));
+            }
+            if (base)
+                for (int i = 0; i < 4; i++) lists[i][l] = mine[i];
+        }
+        count packed = problem.panels ? 0 : block;
+        panels = (real *)take(packed * layers[0].inputs, sizeof(real));
+        strips = (real *)take(packed * padded(layers[0].inputs, panel), sizeof(real));
+        goals = (real *)take(layers[depth - 1].outputs * panel, sizeof(real));
+        outputs = lists[0], grads = lists[1], inputs = lists[2], weights = lists[3];
+        return used;
+    }
+
+    count row(count place) const { return order ? order[place] : place; }
+
+    // Sum of the losses of samples [from, from + n); adds the gradient of scale times that sum.
+    double gradient(count from, count n, double scale, const real *values, real *gradient) {
+        for (count l = first; l < depth; l++)
+            if (layers[l].kind == LINEAR)
+                memset(weights[l], 0, layers[l].outputs * padded(layers[l].inputs, panel) * sizeof(real));
+        double total = 0;
+        for (count b = 0; b < n; b += block) {
+            count some = n - b < block ? n - b : block;
+            const real *in_panels = (const real *)problem.panels + (from + b) * layers[0].inputs;
+            const real *in_strips = (const real *)problem.strips + (from + b) * panel;
+            if (!problem.panels) {
+                pack(from + b, some);
+                in_panels = panels, in_strips = strips;
+            }
+            for (count place = 0; place < some; place += group) {
+                count live = some - place < group ? some - place : group, filled = padded(live, panel);
+                const real *x = in_panels + place * layers[0].inputs;
+                forward(x, filled, values);
+                for (count p = 0; p < live; p += panel)
+                    total += loss(from + b + place + p, live - p, scale, p, place);
+                if (gradient) backward(x, filled, place, values, gradient);
+            }
+            if (gradient) add_block(some, in_panels, in_strips, gradient);
+        }
+        if (gradient) add_weights(gradient);
+        return total;
+    }
+
+    void pack(count from, count n) {
+        const count width = layers[0].inputs, full = padded(n, panel);
+        for (count s = 0; s < full; s++) {
+            const real *in = (const real *)problem.rows + (s < n ? row(from + s) * width : 0);
+            real *out = panels + s / panel * panel * width + s % panel;
+            for (count d = 0; d < width; d++) out[d * panel] = s < n ? in[d] : 0;
+            for (count d = 0; d < padded(width, panel); d++)
+                strips[(d / panel * block + s) * panel + d % panel] = s < n && d < width ? in[d] : 0;
+        }
+    }
+
+    // The outputs of all layers for n samples, a whole number of panels.
+    void forward(const real *x, count n, const real *values) {
+        for (count l = 0; l < depth; l++) {
+            const Layer &layer = layers[l];
+            const real *in = l ? outputs[l - 1] : x;
+            real *out = outputs[l];
+            count step = layer.inputs + layer.bias;
+            const real *w = values + layer.offset, *start = layer.bias ? w + layer.inputs : 0;
+            if (layer.kind >= ABS && layer.kind <= NEG) {
+                elementwise(layer.kind, layer.outputs * n, in, out);
+                continue;
+            }
+            if (layer.kind == LINEAR && !start) memset(out, 0, layer.outputs * n * sizeof(real));
+            for (count p = 0; p < n; p += panel, in += panel * layer.inputs, out += panel * layer.outputs) {
+                if (layer.kind == LINEAR)
+                    times_panel(layer.outputs, layer.inputs, w, step, in, start, out);
+                else if (layer.kind == NORM) norm(layer.inputs, in, out);
+                else offset_l2(layer, values, in, out);
+            }
+        }
+    }
+
+    // Where the gradient of layer l's output is kept. Elementwise layers work in place, so it is
+    // that of the nearest layer below them that is not; for a Linear it stays until the block ends.
+    real *slope(count l, count place) {
+        while (l > first && layers[l].kind >= ABS && layers[l].kind <= NEG) l--;
+        return grads[l] + (layers[l].kind == LINEAR ? place * layers[l].outputs : 0);
+    }
+
+    // Loss of the panel p of a group; its slope becomes scale times its gradient, and 0 for the
+    // samples filled up.
+    double loss(count from, count live, double scale, count p, count place) {
+        count width = layers[depth - 1].outputs;
+        const real *out = outputs[depth - 1] + p * width;
+        real *g = slope(depth - 1, place) + p * width;
+        live = live < panel ? live : panel;
+        return problem.loss == MEAN_SQUARE ? squares(from, live, scale, width, out, g)
+                                           : cross_entropy(from, live, scale, width, out, g);
+    }
+
+    double squares(count from, count live, double scale, count width, const real *out, real *g) {
+        const real *goal = (const real *)problem.target_panels + from * width;
+        if (!problem.target_panels) {
+            const real *targets = (const real *)problem.targets;
+            for (count s = 0; s < live; s++)
+                for (count k = 0; k < width; k++) goals[k * panel + s] = targets[row(from + s) * width + k];
+            goal = goals;
+        }
+        for (count i = 0; i < width * panel; i++) g[i] = out[i] - goal[i];
+        blank(live, width, g);
+        typename Width<real>::vec total = {};
+        for (count i = 0; i < width * panel; i += lanes) total += load(g + i) * load(g + i);
+        for (count i = 0; i < width * panel; i++) g[i] *= (real)(2 * scale);
+        return sum_lanes<real>(total);
+    }
+
+    double cross_entropy(count from, count live, double scale, count width, const real *out, real *g) {
+        const count *labels = (const count *)problem.targets;
+        double total = 0;
+        real most[panel], sum[panel] = {};
+        for (count s = 0; s < panel; s++) most[s] = out[s];
+        for (count k = 1; k < width; k++)
+            for (count s = 0; s < panel; s++)
+                most[s] = out[k * panel + s] > most[s] ? out[k * panel + s] : most[s];
+        for (count k = 0; k < width; k++)
+            for (count s = 0; s < panel; s++) {
+                real e = exp_(out[k * panel + s] - most[s]);
+                sum[s] += e;
+                g[k * panel + s] = e;
+            }
+        for (count k = 0; k < width; k++)
+            for (count s = 0; s < panel; s++) g[k * panel + s] *= (real)scale / sum[s];
+        for (count s = 0; s < live; s++) {
+            count label = labels[row(from + s)];
+            total += std::log((double)sum[s]) + most[s] - out[label * panel + s];
+            g[label * panel + s] -= (real)scale;
+        }
+        blank(live, width, g);
+        return total;
+    }
+
+    static void blank(count live, count width, real *g) {
+        for (count k = 0; live < panel && k < width; k++)
+            for (count s = live; s < panel; s++) g[k * panel + s] = 0;
+    }
+
+    // From the gradient of the output to what the gradients of the weights are made of.
+    void backward(const real *x, count n, count place, const real *values, real *gradient) {
+        for (count l = depth - 1; l >= first; l--) {
+            const Layer &layer = layers[l];
+            const real *in = l ? outputs[l - 1] : x, *out = outputs[l];
+            real *g = slope(l, place), *down = l > first ? slope(l - 1, place) : 0;
+            if (layer.kind >= ABS && layer.kind <= NEG) {
+                elementwise_back(layer.kind, layer.outputs * n, in, out, g);
+                continue;
+            }
+            if (layer.kind == LINEAR && l) keep(inputs[l], place, n, layer.inputs, in);
+            if (layer.kind == LINEAR && !down) continue;
+            for (count p = 0; p < n; p += panel) {
+                if (layer.kind == LINEAR)
+                    times_panel_back(layer.inputs, layer.outputs, values + layer.offset,
+                                     layer.inputs + layer.bias, g, down);
+                else if (layer.kind == NORM) norm_back(layer.inputs, in, out, g, down);
+                else offset_l2_back(layer, values, in, out, g, down, gradient);
+                in += panel * layer.inputs, out += panel * layer.outputs, g += panel * layer.outputs;
+                if (down) down += panel * layer.inputs;
+            }
+        }
+    }
+
+    // Keep a hidden layer's input for the end of the block: in strips, or as it is where narrow.
+    void keep(real *to, count place, count n, count width, const real *in) {
+        if (width <= narrow) {
+            memcpy(to + place * width, in, width * n * sizeof(real));
+            return;
+        }
+        for (count d = 0; d < width; d += panel)
+            for (count p = 0; p < n; p += panel) {
+                real *out = to + (d / panel * block + place + p) * panel;
+                const real *part = in + p * width + d * panel;
+                count some = width - d < panel ? width - d : panel;
+                for (count s = 0; s < panel; s++)
+                    for (count c = 0; c < panel; c++) out[s * panel + c] = c < some ? part[c * panel + s] : 0;
+            }
+    }
+
+    void add_block(count n, const real *in_panels, const real *in_strips, real *gradient) {
+        for (count l = first; l < depth; l++) {
+            const Layer &layer = layers[l];
+            if (layer.kind != LINEAR) continue;
+            count wide = padded(layer.inputs, panel), step = layer.inputs + layer.bias;
+            const real *across = l ? inputs[l] : in_panels, *along = l ? inputs[l] : in_strips;
+            count strip = l || !problem.panels ? block : padded(problem.samples, panel);
+            switch (layer.inputs) {
+            case 1: add_dots<real, 1>(layer.outputs, n, grads[l], across, weights[l], wide); break;
+            case 2: add_dots<real, 2>(layer.outputs, n, grads[l], across, weights[l], wide); break;
+            case 3: add_dots<real, 3>(layer.outputs, n, grads[l], across, weights[l], wide); break;
+            case 4: add_dots<real, 4>(layer.outputs, n, grads[l], across, weights[l], wide); break;
+            default: add_outer(layer.outputs, layer.inputs, n, grads[l], along, strip, weights[l], wide);
+            }
+            for (count k = 0; layer.bias && k < layer.outputs; k++) {
+                typename Width<real>::vec sum = {};
+                for (count s = 0; s < n; s += panel)
+                    for (count half = 0; half < panel; half += lanes)
+                        sum += load(grads[l] + s * layer.outputs + k * panel + half);
+                gradient[layer.offset + k * step + layer.inputs] += sum_lanes<real>(sum);
+            }
+        }
+    }
+
+    void add_weights(real *gradient) {
+        for (count l = first; l < depth; l++) {
+            const Layer &layer = layers[l];
+            if (layer.kind != LINEAR) continue;
+            count wide = padded(layer.inputs, panel), step = layer.inputs + layer.bias;
+            for (count k = 0; k < layer.outputs; k++)
+                for (count d = 0; d < layer.inputs; d++)
+                    gradient[layer.offset + k * step + d] += weights[l][k * wide + d];
+        }
+    }
+};

@@ -1,0 +1,264 @@
+"""Calls the compiled engine: one trial, or one range of a trial's samples, per call and thread."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import POINTER, Structure, byref, c_double, c_longlong, c_void_p
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mahalens.nn.chain import Chain
+from mahalens.train.compiled.build import library
+from mahalens.train.layout import parameter_count, parts
+
+KINDS = ("Linear", "Abs", "ReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm", "OffsetL2")
+LOSSES = {"mse": 0, "cross-entropy": 1}
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY = range(5)
+"""How a call of ``train`` left a trial."""
+
+_BLOCK_BYTES = 1 << 17  # of gradients kept until the end of a block, within the second-level cache
+_RANGE_FLOPS = 4e8  # of one piece of a trial's samples: some milliseconds of one core
+
+
+class _Layer(Structure):
+    _fields_ = [(name, c_longlong) for name in ("kind", "inputs", "outputs", "offset", "bias")]
+
+
+class _Problem(Structure):
+    _fields_ = [
+        ("layers", POINTER(_Layer)),
+        *[(name, c_longlong) for name in ("depth", "loss", "block", "samples")],
+        *[(name, c_void_p) for name in ("rows", "panels", "strips", "targets", "target_panels")],
+    ]
+
+
+class _Training(Structure):
+    _fields_ = [
+        *[(name, c_longlong) for name in ("adam", "batch", "epoch", "epochs", "patience")],
+        *[(n, c_double) for n in ("lr", "momentum", "beta2", "eps", "target", "gain")],
+        ("order", c_void_p),
+    ]
+
+
+class Recipe(NamedTuple):
+    """What :meth:`CompiledEngine.train` does with a gradient, and when a trial ends."""
+
+    adam: bool
+    momentum: float
+    beta2: float = 0.0
+    eps: float = 0.0
+    batch: int | None = None
+    target: float = -math.inf
+    patience: int = 0
+    gain: float = 0.0
+
+
+class CompiledEngine:
+    """Loss and gradient of the trials of a chain, and whole epochs of their training.
+
+    Every call of the library works on one trial in one thread, so that numbers depend neither on
+    how many threads there are nor on which other trials are run. Memory: two packed copies of x,
+    and per thread what one block of samples needs.
+
+    Shapes: x ``[S, N, D]``; y ``[S, N, K]`` numbers or labels ``[S, N]``, with S = T where each
+    trial has its own and S = 1 where they share.
+    """
+
+    name = "compiled"
+
+    def __init__(
+        self, chain: Chain, loss: str, x: Tensor, y: Tensor, *, block: int | None = None
+    ) -> None:
+        found = library()
+        if found is None:
+            raise RuntimeError("there is no compiled engine here")
+        self.width = parameter_count(chain)
+        self.samples = x.shape[1]
+        self._loss = loss
+        self._layers = _layers(chain)
+        self._outputs = int(self._layers[-1].outputs)
+        self._x, self._y = x.detach().contiguous(), y.detach().contiguous()
+        kind = DTYPES[x.dtype]
+        self._train: Callable[..., int] = getattr(found, f"train_{kind}")
+        self._range: Callable[..., int] = getattr(found, f"range_{kind}")
+        self._panel = 64 // x.element_size()
+        widest = max(max(layer.inputs, layer.outputs) for layer in self._layers)
+        fitting = _BLOCK_BYTES // (widest * x.element_size())
+        block = block or min(512, max(128, fitting))
+        self._block = -(-block // self._panel) * self._panel
+        flops = 4 * max(1, self.width)  # of one sample: forward and back
+        rows = max(self._block, int(_RANGE_FLOPS // flops) // self._block * self._block)
+        self.flops = flops * self.samples
+        self._ranges = [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
+        self._packed: tuple[Tensor, ...] = ()
+
+    def loss(self, values: Tensor, index: Tensor) -> Tensor:
+        """Loss ``[T]`` of the trials ``index`` with these values ``[T, P]``."""
+        return self._pass(values, index, None)
+
+    def loss_and_gradient(self, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss ``[T]`` and its gradient ``[T, P]``."""
+        # A sum per range of samples, added up in a fixed order: equal for any number of threads.
+        pieces = values.new_zeros(len(values), len(self._ranges), self.width)
+        loss = self._pass(values, index, pieces)
+        return loss, pieces[:, 0] if len(self._ranges) == 1 else pieces.sum(1)
+
+    def _pass(self, values: Tensor, index: Tensor, pieces: Tensor | None) -> Tensor:
+        values, which = values.contiguous(), index.tolist()
+        losses = torch.zeros(len(values), len(self._ranges), dtype=torch.float64)
+        scale = 1 / (self.samples * self._per_sample)
+        problems = [self._problem(trial, packed=True) for trial in which]
+
+        def work(task: tuple[int, int]) -> None:
+            row, piece = task
+            start, count = self._ranges[piece]
+            at = None if pieces is None else pieces[row, piece].data_ptr()
+            outcome = self._range(
+                byref(problems[row]),
+                c_longlong(start),
+                c_longlong(count),
+                c_double(scale),
+                c_void_p(values[row].data_ptr()),
+                c_void_p(at),
+                c_void_p(losses[row, piece].data_ptr()),
+            )
+            _check(outcome)
+
+        _spread(work, [(r, p) for r in range(len(values)) for p in range(len(self._ranges))])
+        return (losses.sum(1) * scale).to(values.dtype)
+
+    def train(
+        self,
+        rows: dict[str, Tensor],
+        index: Tensor,
+        recipe: Recipe,
+        epoch: int,
+        epochs: int,
+        orders: Callable[[int], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Train the trials ``index`` for some epochs in place.
+
+        ``rows`` holds values, m, v ``[A, P]`` and lr, best, since ``[A]``; ``orders`` gives the
+        order of the samples of a trial in these epochs, ``[epochs, N]``. Returns the losses
+        ``[A, epochs]``, how many epochs each trial was trained, and how it was left.
+        """
+        which = index.tolist()
+        losses = torch.full((len(which), epochs), torch.nan, dtype=torch.float64)
+        done = torch.zeros(len(which), dtype=torch.int64)
+        left = torch.zeros(len(which), dtype=torch.int64)
+        rates = rows["lr"].tolist()
+        problems = [self._problem(trial, packed=orders is None) for trial in which]
+
+        def work(row: int) -> None:
+            order = None if orders is None else orders(which[row]).contiguous()
+            training = _Training(
+                adam=recipe.adam,
+                batch=recipe.batch or self.samples,
+                epoch=epoch,
+                epochs=epochs,
+                patience=recipe.patience,
+                lr=rates[row],
+                momentum=recipe.momentum,
+                beta2=recipe.beta2,
+                eps=recipe.eps,
+                target=recipe.target,
+                gain=recipe.gain,
+                order=None if order is None else order.data_ptr(),
+            )
+            left[row] = self._train(
+                byref(problems[row]),
+                byref(training),
+                c_longlong(self.width),
+                c_longlong(self._per_sample),
+                *[c_void_p(rows[name][row].data_ptr()) for name in ("values", "m", "v")],
+                c_void_p(losses[row].data_ptr()),
+                *[c_void_p(rows[name][row].data_ptr()) for name in ("best", "since")],
+                c_void_p(done[row].data_ptr()),
+            )
+
+        _spread(work, range(len(which)))
+        _check(int(left.max()))
+        return losses, done, left
+
+    @property
+    def _per_sample(self) -> int:
+        """How many squares a sample adds to the mean."""
+        return self._outputs if self._loss == "mse" else 1
+
+    def _problem(self, trial: int, *, packed: bool) -> _Problem:
+        """The samples of one trial, packed once for all epochs or taken row by row."""
+
+        def of_trial(tensor: Tensor) -> int:
+            return tensor[trial if len(tensor) > 1 else 0].data_ptr()
+
+        if packed and not self._packed:
+            goals = self._y if self._loss == "mse" else self._x.new_empty(1, 0, 1)
+            packings = _panels(self._x, self._panel), _strips(self._x, self._panel)
+            self._packed = (*packings, _panels(goals, self._panel))
+        at = [of_trial(tensor) for tensor in self._packed] if packed else [None, None, None]
+        return _Problem(
+            layers=self._layers,
+            depth=len(self._layers),
+            loss=LOSSES[self._loss],
+            block=self._block,
+            samples=self.samples,
+            rows=of_trial(self._x),
+            panels=at[0],
+            strips=at[1],
+            targets=of_trial(self._y),
+            target_panels=at[2] if self._loss == "mse" else None,
+        )
+
+
+def _panels(x: Tensor, panel: int) -> Tensor:
+    """``[S, N, D]`` as ``[S, N / panel, D, panel]``, filled up with zeros."""
+    rows = torch.nn.functional.pad(x, (0, 0, 0, -x.shape[1] % panel))
+    packed: Tensor = rows.unflatten(1, (-1, panel)).transpose(2, 3).contiguous()
+    return packed
+
+
+def _strips(x: Tensor, panel: int) -> Tensor:
+    """``[S, N, D]`` as ``[S, D / panel, N, panel]``, filled up with zeros."""
+    rows = torch.nn.functional.pad(x, (0, -x.shape[2] % panel, 0, -x.shape[1] % panel))
+    packed: Tensor = rows.unflatten(2, (-1, panel)).transpose(1, 2).contiguous()
+    return packed
+
+
+def _layers(chain: Chain) -> ctypes.Array[_Layer]:
+    """The chain as the library reads it."""
+    offsets = {part.place: part.start for part in parts(chain)}
+    layers = []
+    for place, (layer, width) in enumerate(zip(chain.layers, chain.widths, strict=True)):
+        kind = KINDS.index(layer.kind) + (layer.variant == "published-code")
+        outputs = 1 if layer.kind == "Norm" else layer.units or width
+        has_bias = layer.kind == "Linear" and layer.bias
+        layers.append(_Layer(kind, width, outputs, offsets.get(place, 0), has_bias))
+    return (_Layer * len(layers))(*layers)
+
+
+def _check(outcome: int) -> None:
+    if outcome == NO_MEMORY:
+        raise MemoryError("not enough memory for a block of samples")
+
+
+def _spread(work: Callable[[Any], None], tasks: Iterable[Any]) -> None:
+    """Run the tasks in as many threads as torch may use; the library holds no lock of Python."""
+    threads = torch.get_num_threads()
+    tasks = list(tasks)
+    if threads == 1 or len(tasks) == 1:
+        for task in tasks:
+            work(task)
+        return
+    list(_pool(threads).map(work, tasks))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="mahalens")

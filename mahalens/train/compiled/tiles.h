@@ -1,0 +1,141 @@
+// Matrix products on panels: a tile of the result lives in registers while one index runs.
+//
+// A panel holds PANEL samples side by side, [width][PANEL]: every operation of a network is then
+// the same instruction on neighbouring samples.
+#pragma once
+
+typedef long long count;
+
+template <class real> struct Width {
+    typedef real vec __attribute__((vector_size(32), aligned(sizeof(real)), may_alias));
+    static const int lanes = 32 / sizeof(real);
+    static const int panel = 2 * lanes;
+};
+
+template <class real> static inline typename Width<real>::vec load(const real *p) {
+    return *(const typename Width<real>::vec *)p;
+}
+
+template <class real> static inline void store(real *p, typename Width<real>::vec v) {
+    *(typename Width<real>::vec *)p = v;
+}
+
+template <class real> static inline real sum_lanes(typename Width<real>::vec v) {
+    real total = 0;
+    for (int i = 0; i < Width<real>::lanes; i++) total += v[i];
+    return total;
+}
+
+// out[i][:] = first + sum_d left(i, d) right[d][:] for ROWS rows and VECS vectors of columns.
+//
+// left(i, d) is left[i * step + d * stride]; d runs through pieces, and from one to the next `left`
+// jumps. `right` has PANEL columns. The sum begins with a number per row (START), or with what `out`
+// holds. Six rows of two vectors and their operands just fill 16 registers.
+struct Shape {
+    count pieces, piece, step, stride, jump, out_step, start_step;
+};
+
+template <class real, int ROWS, int VECS, bool UNIT, bool START>
+static inline __attribute__((always_inline)) void
+tile(const Shape &shape, const real *left, const real *right, const real *start, real *out) {
+    typedef typename Width<real>::vec vec;
+    const count lanes = Width<real>::lanes, panel = Width<real>::panel;
+    const count step = shape.step, stride = UNIT ? 1 : shape.stride, piece = shape.piece;
+    vec total[ROWS][VECS];
+    for (int i = 0; i < ROWS; i++)
+        for (int v = 0; v < VECS; v++)
+            total[i][v] = START ? start[i * shape.start_step] - (vec){}
+                                : load(out + i * shape.out_step + v * lanes);
+    for (count n = shape.pieces; n > 0; n--, left += shape.jump) {
+        const real *at = left;
+        for (count d = piece; d > 0; d--, right += panel, at += stride) {
+            vec column[VECS];
+            for (int v = 0; v < VECS; v++) column[v] = load(right + v * lanes);
+            for (int i = 0; i < ROWS; i++)
+                for (int v = 0; v < VECS; v++) total[i][v] += at[i * step] * column[v];
+        }
+    }
+    for (int i = 0; i < ROWS; i++)
+        for (int v = 0; v < VECS; v++) store(out + i * shape.out_step + v * lanes, total[i][v]);
+}
+
+// The same for any number of rows.
+template <class real, int VECS, bool UNIT, bool START>
+static __attribute__((noinline)) void tiles(count rows, const Shape &shape, const real *left,
+                                            const real *right, const real *start, real *out) {
+    for (; rows >= 6; rows -= 6) {
+        tile<real, 6, VECS, UNIT, START>(shape, left, right, start, out);
+        left += 6 * shape.step, out += 6 * shape.out_step;
+        if (START) start += 6 * shape.start_step;
+    }
+    switch (rows) {
+    case 5: tile<real, 5, VECS, UNIT, START>(shape, left, right, start, out); break;
+    case 4: tile<real, 4, VECS, UNIT, START>(shape, left, right, start, out); break;
+    case 3: tile<real, 3, VECS, UNIT, START>(shape, left, right, start, out); break;
+    case 2: tile<real, 2, VECS, UNIT, START>(shape, left, right, start, out); break;
+    case 1: tile<real, 1, VECS, UNIT, START>(shape, left, right, start, out); break;
+    }
+}
+
+// out[i][panel] = start_i + sum_d w[i][d] in[d][panel]; a row of w is `step` long. Cut so that a
+// piece of the input stays in the first-level cache while all rows pass over it.
+template <class real>
+static void times_panel(count rows, count depth, const real *w, count step, const real *in,
+                        const real *start, real *out) {
+    const count panel = Width<real>::panel, most = 256;
+    for (count d = 0; d < depth; d += most) {
+        Shape shape = {1, depth - d < most ? depth - d : most, step, 1, 0, panel, step};
+        if (start && !d) tiles<real, 2, true, true>(rows, shape, w, in, start, out);
+        else tiles<real, 2, true, false>(rows, shape, w + d, in + d * panel, start, out);
+    }
+}
+
+// out[d][panel] = sum_k w[k][d] grad[k][panel]: the way back.
+template <class real>
+static void times_panel_back(count rows, count depth, const real *w, count step, const real *grad,
+                             real *out) {
+    const count panel = Width<real>::panel;
+    for (count i = 0; i < rows * panel; i++) out[i] = 0;
+    Shape shape = {1, depth, 1, step, 0, panel, 0};
+    tiles<real, 2, false, false>(rows, shape, w, grad, (const real *)0, out);
+}
+
+// out[k][c] += sum_s grad[k][s] in[s][c]: the gradient of a weight over a block of samples.
+// `grad` is in panels and `in` in strips: [columns / PANEL][strip][PANEL].
+template <class real>
+static void add_outer(count units, count columns, count samples, const real *grad, const real *in,
+                      count strip, real *out, count out_step) {
+    const count lanes = Width<real>::lanes, panel = Width<real>::panel, jump = units * panel;
+    const count whole = samples / panel;
+    const Shape shapes[2] = {{whole, panel, panel, 1, jump, out_step, 0},
+                             {1, samples % panel, panel, 1, jump, out_step, 0}};
+    const real *none = 0;
+    for (count c = 0; c < columns; c += panel, in += strip * panel)
+        for (int rest = 0; rest < 2; rest++) {
+            const real *left = grad + rest * whole * jump, *right = in + rest * whole * panel * panel;
+            if (columns - c > lanes)
+                tiles<real, 2, true, false>(units, shapes[rest], left, right, none, out + c);
+            else
+                tiles<real, 1, true, false>(units, shapes[rest], left, right, none, out + c);
+        }
+}
+
+// The same for few columns, where whole vectors of them would be mostly padding: here vectors run
+// along the samples, and `input` is in panels too. Columns of `out` are `out_step` wide.
+template <class real, int COLUMNS>
+static void add_dots(count units, count samples, const real *grad, const real *input, real *out,
+                     count out_step) {
+    typedef typename Width<real>::vec vec;
+    const count lanes = Width<real>::lanes, panel = Width<real>::panel;
+    for (count k = 0; k < units; k++) {
+        vec total[COLUMNS][2] = {};
+        for (count s = 0; s < samples; s += panel)
+            for (int half = 0; half < 2; half++) {
+                vec g = load(grad + s * units + k * panel + half * lanes);
+                for (int c = 0; c < COLUMNS; c++)
+                    total[c][half] += g * load(input + s * COLUMNS + c * panel + half * lanes);
+            }
+        for (int c = 0; c < COLUMNS; c++)
+            out[k * out_step + c] += sum_lanes<real>(total[c][0] + total[c][1]);
+    }
+}
