@@ -22,13 +22,16 @@ OPTIONS = {
     "newton": ["--models", "abs,relu", "--trials", "3", "--samples", "50", "--solver", "newton"],
 }
 
-# The real command line, with a state saved after every step and steps slow enough to be hit.
+# The real command line, with a state saved after every step and steps short but slow enough to be
+# hit: so small a run would otherwise be over after one.
 SCRIPT = """
 import sys, time
 import mahalens.train as train
+import mahalens.train.descent as descent
 import mahalens.train.drive as drive
 
 drive.SAVE_EVERY = 0.0
+descent._MOST_EPOCHS = 100
 pause = float(sys.argv.pop(1))
 
 def slowed(advance):
@@ -120,7 +123,8 @@ def slow_run(start_process):
 
 @pytest.fixture
 def advances(monkeypatch):
-    """How often the solvers of this process go a step further."""
+    """How often the solvers of this process go a step further, Adam by 100 epochs at a time."""
+    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 100)
     counted = dict.fromkeys(("adam", "newton"), 0)
 
     def count(name, advance):

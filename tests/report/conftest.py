@@ -302,6 +302,7 @@ def write_run(
         "seed": seed,
         "device": "cpu",
         "threads": 2,
+        "engine": "compiled",
         "protocol": protocol,
         "scaled": [] if protocol == "published" else [f"trials: {trials} instead of 20"],
         "command": command,

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -343,6 +343,8 @@ def test_the_fit_shows_its_mse_and_counts_what_it_cannot_show(run: RunRecords) -
 
 @settings(deadline=None)
 @given(st.floats(-290, 290), st.floats(1e-3, 500), st.integers(3, 8))
+@example(-288.0, 0.25, 3)  # so little that matplotlib takes it for 0
+@example(0.71, 0.28, 3)  # 6, 7, 8 and 9, and nothing rounder
 def test_ticks_are_few_sorted_and_inside(start: float, decades: float, most: int) -> None:
     low = 10.0**start
     high = 10.0 ** min(start + decades, 305.0)

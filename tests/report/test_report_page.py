@@ -134,6 +134,8 @@ def test_the_protocol_and_how_to_run_again(make_run: MakeRun) -> None:
         "Solver Adam",
         "Number type float32",
         "Seed 0",
+        "Threads 2",
+        "Engine compiled",
         "Gaussian drawn as in source 000",
         "Condition number of Σ 6.29",
         "mahalens run gaussian --dim 2 --solver adam --out runs/demo",

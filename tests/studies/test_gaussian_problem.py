@@ -141,7 +141,8 @@ def test_a_gaussian_of_the_user_replaces_the_draw():
 def test_solvers():
     assert isinstance(problem().solver("abs"), Adam)
     adam = problem(epochs=5).solver("relu")
-    assert (adam.lr, adam.betas, adam.limit) == (1e-3, (0.9, 0.99), 5)
+    assert (adam.betas, adam.limit) == ((0.9, 0.99), 5)
+    assert adam.rows["lr"].tolist() == [1e-3] * 3  # one per trial
     newton = problem(solver="newton").solver("abs")
     assert isinstance(newton, Newton)
     # Through the whitened coordinates and back.

@@ -15,6 +15,7 @@ from mahalens.data import load_gaussian
 from mahalens.nn import Chain
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.studies.gaussian.problem import Problem
+from mahalens.train.compiled import why_not
 
 MODELS = ["abs", "relu", "sigmoid", "ground-truth"]
 METRICS = [
@@ -117,6 +118,7 @@ def test_config(adam_run):
         "seed": 0,
         "device": "cpu",
         "threads": 1,
+        "engine": "torch" if why_not() else "compiled",
         "protocol": "scaled",
         "scaled": [
             "trials: 3 instead of 20",

@@ -9,11 +9,12 @@ from safetensors.torch import load_file, save_file
 
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.files import write_file
-from mahalens.studies.folder import RunFolder
+from mahalens.studies.folder import RunFolder, read_config
 from mahalens.studies.gaussian import run as module
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.studies.gaussian.run import carry_on, read_options, start
 from mahalens.train import Adam
+from mahalens.train.compiled import why_not
 
 OPTIONS = {"trials": 2, "samples": 20, "epochs": 300, "models": ("abs",)}
 
@@ -24,7 +25,13 @@ def config():
 
 
 @pytest.fixture
-def stopped(tmp_path, config, watcher):
+def hundred_epochs_at_a_time(monkeypatch):
+    """So small a run would otherwise be over before it can be stopped."""
+    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 100)
+
+
+@pytest.fixture
+def stopped(tmp_path, config, watcher, hundred_epochs_at_a_time):
     """A run that was stopped after its first 100 epochs."""
     asked = []
 
@@ -133,7 +140,7 @@ def test_a_gaussian_beyond_the_dtype(tmp_path, config, scale):
     ids=lambda error: str(error)[:12],
 )
 def test_more_than_the_machine_can_hold(tmp_path, config, monkeypatch, error):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise error
 
     monkeypatch.setattr(module.Problem, "from_config", refuse)
@@ -143,7 +150,7 @@ def test_more_than_the_machine_can_hold(tmp_path, config, monkeypatch, error):
 
 
 def test_other_faults_of_torch_are_not_hidden(tmp_path, config, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(module.Problem, "from_config", refuse)
@@ -167,7 +174,7 @@ def test_a_gaussian_that_cannot_be_saved_frees_the_folder(tmp_path, config, monk
 
 def test_stopped_and_continued_is_as_never_stopped(stopped, whole, watcher):
     state = load_file(stopped / "checkpoints" / "abs.safetensors")
-    assert 0 < int(state["epoch"]) < 300
+    assert int(state["epoch"]) == 100
     finish(stopped, watcher)
     same_results(stopped, whole)
     assert not (stopped / "checkpoints").exists()
@@ -177,6 +184,7 @@ def test_stages_are_told(stopped, watcher):
     assert finish(stopped, watcher).stages == ["abs", "abs-basin"]
 
 
+@pytest.mark.usefixtures("hundred_epochs_at_a_time")
 def test_models_that_are_done_are_not_trained_again(tmp_path, watcher, monkeypatch):
     """Stopped in the second model: the first one's result is kept."""
     config = GaussianConfig.with_defaults(**{**OPTIONS, "models": ("abs", "sigmoid")})
@@ -224,6 +232,62 @@ def test_another_version_is_named(stopped, watcher, name):
     assert any(f"begun with {name} 0.0.1, going on with" in note for note in told.notes)
 
 
+def engines_used(monkeypatch):
+    """The engines by which Adam is trained from here on."""
+    seen = set()
+    advance = Adam.advance
+
+    def watched(self):
+        seen.add(self.objective.engine)
+        advance(self)
+
+    monkeypatch.setattr(Adam, "advance", watched)
+    return seen
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no compiled engine here: {why_not()}")
+class TestEngines:
+    def test_a_run_is_trained_by_the_compiled_one(self, stopped, watcher, monkeypatch):
+        assert read_config(stopped).engine == "compiled"
+        seen = engines_used(monkeypatch)
+        told = finish(stopped, watcher)
+        assert seen == {"compiled"}
+        assert not [note for note in told.notes if "engine" in note]
+
+    def test_a_run_begun_by_torch_goes_on_by_torch(self, stopped, watcher, monkeypatch):
+        """So does one of a time when there was no other: its file does not say."""
+        record = json.loads((stopped / "config.json").read_text())
+        del record["engine"]
+        (stopped / "config.json").write_text(json.dumps(record))
+        assert read_config(stopped).engine == "torch"
+        seen = engines_used(monkeypatch)
+        finish(stopped, watcher)
+        assert seen == {"torch"}
+
+    def test_without_its_compiler_a_run_goes_on_by_torch_and_says_so(
+        self, stopped, watcher, monkeypatch
+    ):
+        monkeypatch.setattr(module, "why_not", lambda: "no C++ compiler")
+        seen = engines_used(monkeypatch)
+        told = finish(stopped, watcher)
+        assert seen == {"torch"}
+        (note,) = (note for note in told.notes if "engine" in note)
+        assert note.startswith(
+            "begun with the compiled engine, going on without (no C++ compiler): the last digits"
+        )
+
+
+def test_a_run_without_a_compiler(tmp_path, config, watcher, monkeypatch):
+    monkeypatch.setattr(module, "why_not", lambda: "no C++ compiler")
+    seen = engines_used(monkeypatch)
+    told = watcher()
+    with start(config, tmp_path / "run") as folder:
+        assert folder.config.engine == "torch"
+        carry_on(folder, told)
+    assert seen == {"torch"}
+    assert not [note for note in told.notes if "engine" in note]
+
+
 def test_a_wish_to_stop_is_heard_while_reading(stopped, whole, watcher):
     told = watcher()
     with RunFolder.open(stopped) as folder, pytest.raises(Interrupted):
@@ -239,7 +303,7 @@ def test_data_are_drawn_with_the_threads_of_the_first_part(stopped, watcher, mon
     class Seen(Exception):
         pass
 
-    def spy(*_):
+    def spy(*_, **__):
         raise Seen(torch.get_num_threads())
 
     monkeypatch.setattr(module.Problem, "from_config", spy)

@@ -104,6 +104,7 @@ def test_config_is_plain_json_with_the_fields_of_the_contract(tmp_path, config):
         "seed",
         "device",
         "threads",
+        "engine",
         "protocol",
         "scaled",
         "command",

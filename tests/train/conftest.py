@@ -7,6 +7,7 @@ import torch
 from mahalens.geometry import Gaussian
 from mahalens.init import kaiming_through_samples
 from mahalens.train import TrialStack
+from mahalens.train.compiled import why_not
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -16,6 +17,45 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def engine(request):
+    """Both engines for chains, the compiled one where it can be had."""
+    if request.param == "compiled" and why_not():
+        pytest.skip(f"no compiled engine here: {why_not()}")
+    return request.param
+
+
+@pytest.fixture
+def one_epoch_at_a_time(monkeypatch):
+    """Every ``advance`` of SGD or Adam is one epoch."""
+    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 1)
+
+
+@pytest.fixture
+def hundred_epochs_at_a_time(monkeypatch):
+    """Small runs of SGD or Adam are not over after one ``advance``."""
+    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 100)
+
+
+@pytest.fixture
+def plain_loop():
+    """What anybody would write: yields the loss and the parameters after every step."""
+
+    def train(module, x, y, steps, optimiser=torch.optim.Adam, **options):
+        if optimiser is torch.optim.Adam:
+            options = {"lr": 1e-3, "betas": (0.9, 0.99), **options}
+        optimiser = optimiser(module.parameters(), **options)
+        criterion = torch.nn.MSELoss()
+        for _ in range(steps):
+            optimiser.zero_grad()
+            loss = criterion(module(x), y)
+            loss.backward()
+            optimiser.step()
+            yield loss.detach(), {name: p.detach().clone() for name, p in module.named_parameters()}
+
+    return train
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ class TestCounter:
 
 
 @pytest.fixture(params=["adam", "levenberg", "lbfgs", "newton"])
-def fresh(request, draw_problem, draw_start):
+def fresh(request, draw_problem, draw_start, hundred_epochs_at_a_time):
     """Makes the same solver anew, as a resumed process does."""
     problem = draw_problem(3, 60)
     chain = md_abs(3)
@@ -133,7 +133,7 @@ def fresh(request, draw_problem, draw_start):
         "adam": lambda: Adam(objective, start, 450),
         "levenberg": lambda: LevenbergMarquardt(objective, start, 40),
         "lbfgs": lambda: LBFGS(objective, start, 60),
-        "newton": lambda: Newton(chain, problem.x, problem.y, start, 40),
+        "newton": lambda: Newton(objective, start, 40),
     }[request.param]
 
 

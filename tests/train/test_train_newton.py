@@ -1,5 +1,7 @@
 """The converging solver: whitened inside, the coordinates of x outside."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -17,6 +19,11 @@ def method(request, monkeypatch):
     return request.param
 
 
+def newton(problem, start, steps):
+    """Trains ``start`` for the distances of a drawn problem."""
+    return Newton(MeanSquaredError(start.chain, problem.x, problem.y), start, steps)
+
+
 def plain_losses(stack, x, y):
     return torch.stack([torch.nn.functional.mse_loss(m(x), y).detach() for m in stack])
 
@@ -29,7 +36,7 @@ class TestEnd:
         problem = draw_problem(2, 150)
         chain = make(2)
         start = draw_start(chain, problem.x, 4)
-        solver = run(Newton(chain, problem.x, problem.y, start, 300))
+        solver = run(newton(problem, start, 300))
         assert solver.method == method
         losses = plain_losses(solver.stack, problem.x, problem.y)
         torch.testing.assert_close(solver.final_loss, losses, rtol=1e-9, atol=1e-25)
@@ -38,7 +45,7 @@ class TestEnd:
     def test_the_loss_is_there_on_the_way(self, method, draw_problem, draw_start):
         problem = draw_problem(2, 150)
         start = draw_start(md_abs(2), problem.x, 4)
-        solver = Newton(md_abs(2), problem.x, problem.y, start, 300)
+        solver = newton(problem, start, 300)
         for _ in range(3):
             losses = plain_losses(solver.stack, problem.x, problem.y)
             torch.testing.assert_close(solver.final_loss, losses)
@@ -48,7 +55,7 @@ class TestEnd:
         problem = draw_problem(3, 300)
         chain = md_abs(3)
         start = draw_start(chain, problem.x, 8)
-        solver = run(Newton(chain, problem.x, problem.y, start, 2000))
+        solver = run(newton(problem, start, 2000))
         zero = [t for t, s in enumerate(solver.statuses) if s is Status.ZERO_RESIDUAL]
         assert len(zero) >= 3
         assert float(solver.final_loss[zero].max()) < 1e-25
@@ -67,7 +74,7 @@ class TestEnd:
         x = gaussian.sample(300, torch.Generator().manual_seed(0))
         y = gaussian.mahalanobis(x)
         chain = md_abs(3)
-        solver = run(Newton(chain, x, y, draw_start(chain, x, 8), 2000))
+        solver = run(newton(SimpleNamespace(x=x, y=y), draw_start(chain, x, 8), 2000))
         zero = [t for t, s in enumerate(solver.statuses) if s is Status.ZERO_RESIDUAL]
         assert zero
         assert float(solver.final_loss[zero].max()) < 1e-20
@@ -81,7 +88,7 @@ class TestEnd:
     def test_single_precision(self, method, draw_problem, draw_start, run):
         problem = draw_problem(3, 300, torch.float32)
         chain = md_abs(3)
-        solver = run(Newton(chain, problem.x, problem.y, draw_start(chain, problem.x, 8), 2000))
+        solver = run(newton(problem, draw_start(chain, problem.x, 8), 2000))
         assert solver.stack.values.dtype == torch.float32
         zero = [t for t, s in enumerate(solver.statuses) if s is Status.ZERO_RESIDUAL]
         assert len(zero) >= 3
@@ -93,7 +100,7 @@ class TestEnd:
         for dim, method in ((23, "levenberg-marquardt"), (25, "l-bfgs")):
             problem = draw_problem(dim, 30)
             start = draw_start(md_abs(dim), problem.x, 1)
-            assert Newton(md_abs(dim), problem.x, problem.y, start, 1).method == method
+            assert newton(problem, start, 1).method == method
 
 
 class TestFewSamples:
@@ -102,7 +109,7 @@ class TestFewSamples:
         problem = draw_problem(4, samples)
         chain = md_abs(4)
         start = draw_start(chain, problem.x, 5)
-        solver = run(Newton(chain, problem.x, problem.y, start, 500))
+        solver = run(newton(problem, start, 500))
         assert all(s is Status.ZERO_RESIDUAL for s in solver.statuses)
         losses = plain_losses(solver.stack, problem.x, problem.y)
         assert float(losses.max()) < 1e-23
@@ -112,7 +119,7 @@ class TestFewSamples:
         problem = draw_problem(3, 100)
         problem.x[:, 1] = 7.0
         chain = md_abs(3)
-        solver = run(Newton(chain, problem.x, problem.y, draw_start(chain, problem.x, 3), 200))
+        solver = run(newton(problem, draw_start(chain, problem.x, 3), 200))
         losses = plain_losses(solver.stack, problem.x, problem.y)
         torch.testing.assert_close(solver.final_loss, losses, rtol=1e-8, atol=1e-25)
         assert bool(losses.isfinite().all())
@@ -120,7 +127,7 @@ class TestFewSamples:
     def test_one_sample_has_no_spread(self, draw_problem, draw_start):
         problem = draw_problem(2, 1)
         with pytest.raises(InputError, match="1 sample of 2 inputs, wanted at least 2"):
-            Newton(md_abs(2), problem.x, problem.y, draw_start(md_abs(2), problem.x, 1), 10)
+            newton(problem, draw_start(md_abs(2), problem.x, 1), 10)
 
 
 class TestBroken:
@@ -130,7 +137,7 @@ class TestBroken:
         chain = md_abs(2)
         start = draw_start(chain, problem.x, 3)
         start.values[1] = bad
-        solver = run(Newton(chain, problem.x, problem.y, start, 500))
+        solver = run(newton(problem, start, 500))
         assert solver.statuses[1] is Status.NON_FINITE
         assert int(solver.steps[1]) == 1
         assert not bool(solver.final_loss[1].isfinite())
@@ -148,7 +155,7 @@ class TestResuming:
         start = draw_start(chain, problem.x, 4)
 
         def fresh():
-            return Newton(chain, problem.x, problem.y, start, 200)
+            return newton(problem, start, 200)
 
         solver, states = fresh(), []
         while not solver.finished:
@@ -162,7 +169,7 @@ class TestResuming:
     def test_progress_and_seconds(self, draw_problem, draw_start, run):
         problem = draw_problem(2, 80)
         start = draw_start(md_abs(2), problem.x, 4)
-        solver = Newton(md_abs(2), problem.x, problem.y, start, 200)
+        solver = newton(problem, start, 200)
         assert solver.progress == (0, 4, "step 0, MSE nan")
         solver.advance()
         done, of, words = solver.progress
@@ -204,8 +211,36 @@ class TestCoordinates:
         problem = draw_problem(3, 50)
         chain = Chain.parse("Linear(3, bias=False), Abs, Norm", inputs=3)
         stack = draw_stack(chain, 1)
-        with pytest.raises(InputError, match="has no bias in its first layer to shift"):
-            Newton(chain, problem.x, problem.y, stack, 10)
+        coordinates = WhitenedInputs(problem.x)
+        for way in (coordinates.enter, coordinates.leave):
+            with pytest.raises(InputError, match="has no bias in its first layer to shift"):
+                way(stack)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_a_layer_without_bias_is_not_shifted(self, dtype, draw_problem, draw_stack):
+        """Its inputs are only turned and scaled: their second moment about 0 becomes 1."""
+        problem = draw_problem(3, 50, dtype)
+        chain = Chain.parse("Linear(3, bias=False), Abs, Norm", inputs=3)
+        stack = draw_stack(chain, 4, dtype)
+        coordinates = WhitenedInputs(problem.x, centred=False)
+        z = coordinates.inputs(problem.x)
+        tolerance = {torch.float32: 1e-4, torch.float64: 1e-12}[dtype]
+        close = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(z.T @ z / 50, torch.eye(3, dtype=dtype), **close)
+        inside = coordinates.enter(stack)
+        for trial in range(4):
+            torch.testing.assert_close(inside[trial](z), stack[trial](problem.x), **close)
+        torch.testing.assert_close(coordinates.leave(inside).values, stack.values, **close)
+
+    def test_a_chain_without_bias_is_trained(self, method, draw_problem, draw_stack, run):
+        problem = draw_problem(3, 50)
+        chain = Chain.parse("Linear(3, bias=False), Abs, Norm", inputs=3)
+        truth = draw_stack(chain, 1)
+        problem.y = truth[0](problem.x).detach()
+        start = TrialStack(chain, truth.values + 0.1 * draw_stack(chain, 4, seed=1).values)
+        solver = run(newton(problem, start, 500))
+        assert solver.statuses == [Status.ZERO_RESIDUAL] * 4
+        assert float(plain_losses(solver.stack, problem.x, problem.y).max()) < 1e-20
 
 
 def test_the_objective_s_minimum_does_not_depend_on_the_coordinates(draw_problem, draw_start):
@@ -222,5 +257,5 @@ def test_unlike_dtypes_are_refused(draw_problem, draw_start):
     chain = md_abs(2)
     problem = draw_problem(2, 50)
     start = draw_start(chain, problem.x, 2, 0)
-    with pytest.raises(InputError, match=r"x in torch\.float32, y in .*make them equal"):
-        Newton(chain, problem.x.float(), problem.y.float(), start, 10)
+    with pytest.raises(InputError, match=r"x in torch\.float32, trials in torch\.float64, .*equal"):
+        Newton(MeanSquaredError(chain, problem.x.float(), problem.y.float()), start, 10)

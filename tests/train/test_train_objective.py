@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mahalens.errors import InputError
 from mahalens.nn import Chain, md_abs, md_relu, md_sigmoid
 from mahalens.train import MeanSquaredError, TrialStack
-from mahalens.train.stack import parameter_count
+from mahalens.train.layout import parameter_count
 
 CHAINS = [
     "Linear(1), Abs, Norm",
@@ -84,11 +84,12 @@ def chain(request):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("block", [None, 1, 7, SAMPLES, 1000])
-def test_everything_is_what_the_loops_give(chain, dtype, block):
+def test_everything_is_what_the_loops_give(engine, chain, dtype, block):
     x, y = data(dtype)
     stack = TrialStack(chain, draw_values(chain, dtype))
     kept = stack.values.clone()
-    objective = MeanSquaredError(chain, x, y, block=block)
+    objective = MeanSquaredError(chain, x, y, engine=engine, block=block)
+    assert objective.engine == engine
     loss, gradient, slope, matrix = loops(chain, stack, x, y)
 
     close(objective.loss(stack), loss)
@@ -104,10 +105,10 @@ def test_everything_is_what_the_loops_give(chain, dtype, block):
     assert torch.equal(stack.values, kept)
 
 
-def test_a_call_leaves_nothing_behind_for_the_next(chain):
+def test_a_call_leaves_nothing_behind_for_the_next(engine, chain):
     x, y = data()
     stack = TrialStack(chain, draw_values(chain))
-    objective = MeanSquaredError(chain, x, y, block=5)
+    objective = MeanSquaredError(chain, x, y, engine=engine, block=5)
     first = objective.loss_and_gradient(stack)
     objective.curvature(TrialStack(chain, draw_values(chain, trials=2, seed=5)))
     objective.loss(stack)
@@ -120,14 +121,17 @@ elementwise = st.lists(st.sampled_from(["Abs", "ReLU", "Sigmoid", "Neg"]), max_s
 linear = st.sampled_from(["Linear(1)", "Linear(3)", "Linear(4, bias=False)"])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.tuples(linear, elementwise), min_size=1, max_size=3), elementwise)
-def test_gradient_of_any_chain(parts, tail):
+def test_gradient_of_any_chain(engine, parts, tail):
     names = [name for head, activations in parts for name in (head, *activations)]
     chain = Chain.parse(", ".join([*names, "Norm", *tail]), inputs=INPUTS)
     x, y = data(samples=9)
     stack = TrialStack(chain, draw_values(chain, trials=2))
-    loss, gradient = MeanSquaredError(chain, x, y, block=4).loss_and_gradient(stack)
+    objective = MeanSquaredError(chain, x, y, engine=engine, block=4)
+    loss, gradient = objective.loss_and_gradient(stack)
     for trial in range(2):
         module = stack[trial]
         wanted = torch.nn.functional.mse_loss(module(x), y)
@@ -180,7 +184,7 @@ class TestExactCurvature:
 class TestSamplesWithEveryUnitOff:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     @pytest.mark.parametrize("off", [1, SAMPLES])
-    def test_they_give_zeros_and_no_nan(self, dtype, off, plain_derivatives):
+    def test_they_give_zeros_and_no_nan(self, engine, dtype, off, plain_derivatives):
         chain = md_relu(INPUTS)
         x, y = data(dtype)
         values = TrialStack(chain, draw_values(chain, dtype))
@@ -189,7 +193,7 @@ class TestSamplesWithEveryUnitOff:
         order = scores.sort(-1, descending=True).values
         # Of trial 0, all units are off at the first sample, or at all of them.
         bias[0] = -scores[0, :, 0] - 0.1 if off == 1 else -order[0, :, 0] - 0.1
-        objective = MeanSquaredError(chain, x, y)
+        objective = MeanSquaredError(chain, x, y, engine=engine)
         outputs = values[0](x).detach()
         assert int((outputs == 0).sum()) >= off
 
@@ -207,11 +211,11 @@ class TestSamplesWithEveryUnitOff:
             assert not bool(matrix[0].any())
 
     @pytest.mark.parametrize("make", [md_abs, md_relu])
-    def test_all_parameters_zero(self, make):
+    def test_all_parameters_zero(self, engine, make):
         chain = make(INPUTS)
         x, y = data()
         stack = TrialStack(chain, torch.zeros(2, parameter_count(chain), dtype=torch.float64))
-        objective = MeanSquaredError(chain, x, y)
+        objective = MeanSquaredError(chain, x, y, engine=engine)
         loss, gradient = objective.loss_and_gradient(stack)
         close(loss, y.square().mean().expand(2))
         assert torch.equal(gradient, torch.zeros_like(gradient))
@@ -220,10 +224,10 @@ class TestSamplesWithEveryUnitOff:
 
 
 class TestTrialsDoNotMeet:
-    def test_a_broken_trial_does_not_touch_the_others(self, chain):
+    def test_a_broken_trial_does_not_touch_the_others(self, engine, chain):
         x, y = data()
         values = draw_values(chain)
-        objective = MeanSquaredError(chain, x, y)
+        objective = MeanSquaredError(chain, x, y, engine=engine)
         healthy = objective.loss_and_gradient(TrialStack(chain, values))
         broken = values.clone()
         broken[1] = torch.nan
@@ -232,31 +236,87 @@ class TestTrialsDoNotMeet:
         assert torch.equal(loss[[0, 2]], healthy[0][[0, 2]])
         assert torch.equal(gradient[[0, 2]], healthy[1][[0, 2]])
 
-    def test_one_trial_alone_gives_the_same(self, chain):
+    def test_one_trial_alone_gives_the_same(self, engine, chain):
         x, y = data()
         values = draw_values(chain)
-        objective = MeanSquaredError(chain, x, y)
+        objective = MeanSquaredError(chain, x, y, engine=engine)
         together = objective.loss_and_gradient(TrialStack(chain, values))
         for trial in range(TRIALS):
             alone = objective.loss_and_gradient(TrialStack(chain, values[trial : trial + 1]))
             close(alone[0][0], together[0][trial])
             close(alone[1][0], together[1][trial])
+            if engine == "compiled":  # to the last bit
+                assert torch.equal(alone[0][0], together[0][trial])
+                assert torch.equal(alone[1][0], together[1][trial])
+
+
+class TestChainsOfOtherForms:
+    """They need neither begin with Linear nor end in one number."""
+
+    @pytest.mark.parametrize("text", ["Abs, Linear(3), Norm", "Neg, Abs, Linear(4), ReLU, Norm"])
+    def test_layers_before_the_first_linear(self, engine, text):
+        chain = Chain.parse(text, inputs=INPUTS)
+        x, y = data()
+        stack = TrialStack(chain, draw_values(chain))
+        objective = MeanSquaredError(chain, x, y, engine=engine, block=7)
+        loss, gradient, slope, matrix = loops(chain, stack, x, y)
+        for got, wanted in zip(objective.loss_and_gradient(stack), (loss, gradient), strict=True):
+            close(got, wanted)
+        for got, wanted in zip(objective.curvature(stack), (loss, slope, matrix), strict=True):
+            close(got, wanted)
+
+    @pytest.mark.parametrize("text", ["Linear(3), Abs", "Linear(4), ReLU, Linear(2, bias=False)"])
+    def test_several_outputs(self, engine, text):
+        chain = Chain.parse(text, inputs=INPUTS)
+        x, _ = data()
+        y = torch.linspace(-1, 1, SAMPLES * chain.outputs, dtype=x.dtype).view(SAMPLES, -1)
+        stack = TrialStack(chain, draw_values(chain))
+        objective = MeanSquaredError(chain, x, y, engine=engine, block=7)
+        loss, gradient = objective.loss_and_gradient(stack)
+        for trial in range(TRIALS):
+            module = stack[trial]
+            wanted = torch.nn.functional.mse_loss(module(x), y)
+            close(loss[trial], wanted.detach())
+            close(gradient[trial], row_of(chain, module, wanted))
+        assert not objective.has_curvature
+        with pytest.raises(InputError, match=r"no curvature for the chain .*; it needs a Norm"):
+            objective.curvature(stack)
 
 
 class TestErrors:
-    @pytest.mark.parametrize("text", ["Linear(3), Abs", "Abs, Linear(3), Norm", "Norm"])
-    def test_chain_without_a_scalar_output(self, text):
-        chain = Chain.parse(text, inputs=INPUTS)
-        message = "has no scalar output; start with Linear, end Norm"
+    def test_chain_without_parameters(self):
+        chain = Chain.parse("Norm", inputs=INPUTS)
+        with pytest.raises(InputError, match="the chain Norm has no parameters to train"):
+            MeanSquaredError(chain, *data())
+
+    @pytest.mark.parametrize("x", [(5, 2), (5,), (2, 2, 5, 3), ()], ids=str)
+    def test_shape_of_the_samples(self, x):
+        message = (
+            rf"x of shape \[{', '.join(map(str, x))}\] for the chain Linear\(3\), Abs, Norm; "
+            r"give \[N, 3\], or \[T, N, 3\]"
+        )
+        with pytest.raises(InputError, match=message):
+            MeanSquaredError(md_abs(3), torch.zeros(x), torch.zeros(5))
+
+    @pytest.mark.parametrize("y", [(4,), (5, 1), (), (2, 5, 1)], ids=str)
+    def test_shape_of_the_targets(self, y):
+        message = (
+            rf"targets of shape \[{', '.join(map(str, y))}\] for x of shape \[5, 3\] and one "
+            r"number per sample; give \[5\] or \[T, 5\]"
+        )
+        with pytest.raises(InputError, match=message):
+            MeanSquaredError(md_abs(3), torch.zeros(5, 3), torch.zeros(y))
+
+    def test_one_target_for_several_outputs(self):
+        chain = Chain.parse("Linear(3), Abs", inputs=INPUTS)
+        message = r"3 outputs per sample; give \[23, 3\] or \[T, 23, 3\]"
         with pytest.raises(InputError, match=message):
             MeanSquaredError(chain, *data())
 
-    @pytest.mark.parametrize(
-        ("x", "y"), [((5, 2), (5,)), ((5,), (5,)), ((5, 3), (4,)), ((5, 3), (5, 1))], ids=str
-    )
-    def test_shapes(self, x, y):
-        with pytest.raises(InputError, match=r"x of shape .* and y of .*; give \[N, 3\] and \[N\]"):
-            MeanSquaredError(md_abs(3), torch.zeros(x), torch.zeros(y))
+    def test_unlike_dtypes(self):
+        x, y = data()
+        with pytest.raises(InputError, match=r"x in torch\.float64, y in torch\.float32; make"):
+            MeanSquaredError(md_abs(3), x, y.float())
 
     def test_no_samples(self):
         with pytest.raises(InputError, match="no samples; give at least 1"):

@@ -9,7 +9,7 @@ from torch import nn
 from mahalens.errors import InputError
 from mahalens.nn import Chain
 from mahalens.train import TrialStack
-from mahalens.train.stack import parameter_count, parameter_shapes
+from mahalens.train.layout import parameter_count, parameter_shapes
 
 CHAINS = [
     "Linear(1), Norm",
@@ -54,14 +54,14 @@ class TestRoundTrip:
         stack = TrialStack.from_modules(chain, [module])
         assert stack.values.shape == (1, sum(p.numel() for p in module.parameters()))
         assert parameter_count(chain) == stack.values.shape[1]
-        pieces = torch.cat([view.flatten() for view in stack.affine()])
+        pieces = torch.cat([view.flatten() for view in stack.parts()])
         assert torch.equal(pieces, stack.values[0])  # every column once, in order
 
 
-def test_affine_puts_weight_and_bias_side_by_side():
+def test_parts_have_weight_and_bias_side_by_side():
     chain = Chain.parse("Linear(3), ReLU, Linear(2, bias=False), Norm", inputs=4)
     modules = [chain.build() for _ in range(2)]
-    first, second = TrialStack.from_modules(chain, modules).affine()
+    first, second = TrialStack.from_modules(chain, modules).parts()
     assert first.shape == (2, 3, 5)
     assert second.shape == (2, 2, 3)
     for trial, module in enumerate(modules):
@@ -89,7 +89,7 @@ class TestOwnership:
 
     def test_views_are_not_copies(self):
         stack = TrialStack(self.chain, torch.ones(2, 6))
-        stack.affine()[0].zero_()
+        stack.parts()[0].zero_()
         stack.tensors()["0.bias"].fill_(7)
         assert torch.equal(stack.values, torch.tensor([[0.0, 0, 7, 0, 0, 7]] * 2))
 

@@ -57,7 +57,7 @@ def test_a_flat_floor_is_not_a_slope_down(draw_problem):
     objective = MeanSquaredError(chain, problem.x, problem.y)
     low, high = curvature_range(objective, truth.values[0])
     assert abs(low) < 1e-6 * high
-    assert not bool(curves_down(objective, truth.values, torch.tensor([True])).any())
+    assert not bool(curves_down(objective, truth, torch.tensor([True])).any())
 
 
 def test_a_unit_that_is_zero_is_seen(draw_problem, draw_start):
@@ -68,9 +68,9 @@ def test_a_unit_that_is_zero_is_seen(draw_problem, draw_start):
     weight = problem.gaussian.whitening("pca")
     start.tensors()["0.weight"][0] = weight
     start.tensors()["0.bias"][0] = -(weight @ problem.gaussian.mean)
-    start.affine()[0][0, 4] = 0
+    start.parts()[0][0, 4] = 0
     objective = MeanSquaredError(chain, problem.x, problem.y)
-    assert bool(curves_down(objective, start.values, torch.tensor([True])))
+    assert bool(curves_down(objective, start, torch.tensor([True])))
 
 
 def test_only_those_asked_for(draw_problem, draw_stack, plain_derivatives):
@@ -86,7 +86,7 @@ def test_only_those_asked_for(draw_problem, draw_stack, plain_derivatives):
         wanted.append(bool(eigenvalues[0] < -1e-6 * eigenvalues[-1]))
     assert any(wanted)
     asked = torch.arange(12) % 2 == 0
-    found = curves_down(objective, stack.values, asked)
+    found = curves_down(objective, stack, asked)
     assert found.tolist() == [w and a for w, a in zip(wanted, asked.tolist(), strict=True)]
 
 
