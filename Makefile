@@ -1,6 +1,8 @@
 # Two commands for a machine with nothing but Python (3.11 or newer) and make:
 #   make demo   sets up, runs the Gaussian study in 2-D as published, says where its report is
-#   make test   sets up, runs every check: lint, format, types, tests
+#   make test   sets up, runs every check: lint, format, types, tests, benchmarks in their quick form
+# And for the figures in README.md and docs/performance.md, on an idle machine, about ten minutes:
+#   make bench
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,12 +11,13 @@ READY := $(VENV)/.ready
 # in tests does not depend on the number of cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test setup lint types tests clean
+.PHONY: demo test setup lint types tests bench bench-quick clean
+BENCHMARKS := trials scaling overheads
 
 demo: $(READY)
 	$(BIN)/mahalens run gaussian --dim 2 --out runs/demo --force
 
-test: lint types tests
+test: lint types tests bench-quick
 
 setup: $(READY)
 
@@ -34,6 +37,20 @@ types: $(READY)
 
 tests: $(READY)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n auto --doctest-modules mahalens tests
+
+bench: $(READY)
+	mkdir -p docs/benchmarks
+	$(BIN)/python benchmarks/trials.py --json docs/benchmarks/trials.json
+	$(BIN)/python benchmarks/scaling.py --json docs/benchmarks/scaling.json --figure docs/images/scaling.png
+	$(BIN)/python benchmarks/overheads.py --json docs/benchmarks/overheads.json
+	$(BIN)/python docs/benchmarks.py
+
+bench-quick: $(READY)
+	@for name in $(BENCHMARKS); do \
+		echo "benchmarks/$$name.py --quick"; \
+		$(TEST_ENV) $(BIN)/python benchmarks/$$name.py --quick > .bench.log 2>&1 \
+			|| { cat .bench.log; rm -f .bench.log; exit 1; }; \
+	done; rm -f .bench.log
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

@@ -30,7 +30,7 @@ RANGES = {
 LABELS = {"trials": "trials T", "dim": "dimensions D", "samples": "samples N"}
 
 
-def point(name: str, value: int, rounds: int) -> dict[str, Any]:
+def point(name: str, value: int, quick: bool) -> dict[str, Any]:
     """Seconds per epoch with one size changed."""
     size = {**FIXED, name: value}
     chain = md_abs(size["dim"])
@@ -40,10 +40,10 @@ def point(name: str, value: int, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     modules = modules_of(chain, size["trials"])
     flops = 4 * size["samples"] * size["trials"] * size["dim"] ** 2
-    many, few = (max(1, min(500, int(work // flops))) for work in (2e9, 2e8))
+    many, few = (max(1, min(most, int(2e9 // flops))) for most in ((2, 1) if quick else (500, 20)))
     fast, slow = ours(modules, x, y), plain_loop(modules, x, y)
     sides: dict[str, Work] = {"ours": lambda: fast(many), "loop": lambda: slow(few)}
-    seconds = alternate(sides, rounds)
+    seconds = alternate(sides, 1 if quick else 5)
     ours_s, baseline_s = seconds["ours"] / many, seconds["loop"] / few
     return {
         "case": f"{name}={value}",
@@ -108,8 +108,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw them there")
     options = parser.parse_args()
     ranges = {name: v[:3] if options.quick else v for name, v in RANGES.items()}
-    rounds = 1 if options.quick else 5
-    cases = [point(name, value, rounds) for name, sizes in ranges.items() for value in sizes]
+    cases = [point(name, value, options.quick) for name, sizes in ranges.items() for value in sizes]
     finish("scaling", cases, options)
     for name, sizes in ranges.items():
         mine = [case for case in cases if case["case"].startswith(f"{name}=")]

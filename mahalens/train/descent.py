@@ -92,6 +92,8 @@ class Descent(StackedSolver):
 
     def advance(self) -> None:
         """Train some epochs; trials that end on the way leave."""
+        if self.finished:
+            return
         count = self.until_milestone(self._chunk())
         compiled = self.objective.compiled
         if compiled is not None and (
@@ -123,10 +125,10 @@ class Descent(StackedSolver):
             self.rows, self.active, self._recipe, begun, count, orders
         )
         losses = losses.to(self.values.dtype)
-        for epoch in self._scheduled(begun, begun + count):
+        self.epoch += count if bool((left == RUNNING).any()) else int(done.max())
+        for epoch in self._scheduled(begun, self.epoch):
             self.record(epoch, losses[:, epoch - begun - 1])
         last = losses.gather(1, done[:, None] - 1).squeeze(1)
-        self.epoch += count if bool((left == RUNNING).any()) else int(done.max())
         for code, status in _STATUSES.items():
             ended = left == code
             self.finish(ended, status, last, begun + done)
@@ -149,7 +151,7 @@ class Descent(StackedSolver):
         """One epoch by the engine's gradients, with the update in torch."""
         self.epoch += 1
         samples = self.objective.samples
-        if self.batches is None:
+        if self.batches is None or self.batches.size >= samples:
             loss, gradient = self.objective.loss_and_gradient(self.running())
             kept = self._judge(loss)
             if not self.finished:

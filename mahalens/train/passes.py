@@ -86,7 +86,7 @@ class TorchEngine:
         Inputs are ``[D, n]`` where trials share them and begin with a ``Linear`` (with a row of
         ones below for its bias), else ``[T, D, n]``.
         """
-        widest = max(*self.chain.widths, self.chain.outputs or 1)
+        widest = max([*self.chain.widths[1:], self.chain.outputs or 1])
         n = self._block or max(32, _BLOCK_BYTES // (trials * widest * self._x.element_size()))
         if rows is not None:
             for part in rows.split(n, 1):

@@ -110,7 +110,8 @@ class StackedSolver(abc.ABC):
         self.codes = torch.full((trials,), Status.RUNNING.code)
         self.steps = torch.zeros(trials, dtype=torch.int64)
         self.active = torch.arange(trials)
-        self.rows: dict[str, Tensor] = {"values": start.values.clone()}
+        rows = start.values.clone(memory_format=torch.contiguous_format)
+        self.rows: dict[str, Tensor] = {"values": rows}
         self.history = History()
         self.milestones: tuple[int, ...] = ()
         self._curve_epochs: list[int] = []

@@ -45,7 +45,7 @@ class Template:
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Stacked parameters by name as one row per trial, ``[T, P]``."""
-        return torch.cat([tensors[name].flatten(1) for name in self.shapes], 1)
+        return torch.cat([tensors[n].reshape(len(tensors[n]), -1) for n in self.shapes], 1)
 
     def named(self, values: Tensor) -> dict[str, Tensor]:
         """Views of the parameters of all trials, each ``[T, *shape]``."""

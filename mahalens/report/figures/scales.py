@@ -71,8 +71,9 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     inside = [[tick for tick in ticks if low <= tick <= high] for ticks in choices]
     if len(inside[0]) < 2:  # much less than a power of ten: as on a linear axis
         even = MaxNLocator(3).tick_values(low, high)
-        return [float(tick) for tick in even if low <= tick <= high]
-    return next((ticks for ticks in inside if len(ticks) <= most), inside[-1])
+        # matplotlib takes numbers below 2e-287 for 0 and finds nothing there
+        return [float(tick) for tick in even if low <= tick <= high] or [low]
+    return next((ticks for ticks in inside if 0 < len(ticks) <= most), inside[-1] or inside[0])
 
 
 def tick_label(value: float) -> str:

@@ -206,7 +206,7 @@ template <class real> struct Engine {
             for (count s = 0; s < panel; s++) g[k * panel + s] *= (real)scale / sum[s];
         for (count s = 0; s < live; s++) {
             count label = labels[row(from + s)];
-            total += std::log((double)sum[s]) + most[s] - out[label * panel + s];
+            total += std::log((double)sum[s]) + ((double)most[s] - out[label * panel + s]);
             g[label * panel + s] -= (real)scale;
         }
         blank(live, width, g);

@@ -24,7 +24,9 @@ RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY = range(5)
 """How a call of ``train`` left a trial."""
 
 _BLOCK_BYTES = 1 << 17  # of gradients kept until the end of a block, within the second-level cache
-_RANGE_FLOPS = 4e8  # of one piece of a trial's samples: some milliseconds of one core
+_RANGE_FLOPS = 2.5e8  # of one range of a trial's samples at least: some milliseconds of one core
+_RANGE_BYTES = 1 << 23  # of its samples at most: they stay in the shared cache for all trials
+_WAVE = 8  # ranges worked on at a time, each with a gradient of its own
 
 
 class _Layer(Structure):
@@ -89,13 +91,14 @@ class CompiledEngine:
         self._train: Callable[..., int] = getattr(found, f"train_{kind}")
         self._range: Callable[..., int] = getattr(found, f"range_{kind}")
         self._panel = 64 // x.element_size()
-        widest = max(max(layer.inputs, layer.outputs) for layer in self._layers)
+        widest = max(layer.outputs for layer in self._layers)
         fitting = _BLOCK_BYTES // (widest * x.element_size())
-        block = block or min(512, max(128, fitting))
+        block = block or min(512, max(192, fitting))
         self._block = -(-block // self._panel) * self._panel
-        flops = 4 * max(1, self.width)  # of one sample: forward and back
-        rows = max(self._block, int(_RANGE_FLOPS // flops) // self._block * self._block)
-        self.flops = flops * self.samples
+        flops = 4 * self.width  # of one sample: forward and back
+        cached = _RANGE_BYTES // (2 * x.shape[2] * x.element_size())
+        rows = max(int(_RANGE_FLOPS / flops), min(cached, -(-self.samples // _WAVE)))
+        rows = -(-rows // self._block) * self._block
         self._ranges = [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
         self._packed: tuple[Tensor, ...] = ()
 
@@ -105,21 +108,22 @@ class CompiledEngine:
 
     def loss_and_gradient(self, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Loss ``[T]`` and its gradient ``[T, P]``."""
-        # A sum per range of samples, added up in a fixed order: equal for any number of threads.
-        pieces = values.new_zeros(len(values), len(self._ranges), self.width)
-        loss = self._pass(values, index, pieces)
-        return loss, pieces[:, 0] if len(self._ranges) == 1 else pieces.sum(1)
+        # A sum per place in a wave of ranges, added up in a fixed order: equal for any number of
+        # threads.
+        sums = values.new_zeros(len(values), min(_WAVE, len(self._ranges)), self.width)
+        loss = self._pass(values, index, sums)
+        return loss, sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)
 
-    def _pass(self, values: Tensor, index: Tensor, pieces: Tensor | None) -> Tensor:
+    def _pass(self, values: Tensor, index: Tensor, sums: Tensor | None) -> Tensor:
         values, which = values.contiguous(), index.tolist()
         losses = torch.zeros(len(values), len(self._ranges), dtype=torch.float64)
         scale = 1 / (self.samples * self._per_sample)
         problems = [self._problem(trial, packed=True) for trial in which]
 
         def work(task: tuple[int, int]) -> None:
-            row, piece = task
-            start, count = self._ranges[piece]
-            at = None if pieces is None else pieces[row, piece].data_ptr()
+            number, row = task
+            start, count = self._ranges[number]
+            at = None if sums is None else sums[row, number % _WAVE].data_ptr()
             outcome = self._range(
                 byref(problems[row]),
                 c_longlong(start),
@@ -127,11 +131,14 @@ class CompiledEngine:
                 c_double(scale),
                 c_void_p(values[row].data_ptr()),
                 c_void_p(at),
-                c_void_p(losses[row, piece].data_ptr()),
+                c_void_p(losses[row, number].data_ptr()),
             )
             _check(outcome)
 
-        _spread(work, [(r, p) for r in range(len(values)) for p in range(len(self._ranges))])
+        # Range by range, not trial by trial: all trials use the same samples while they are cached.
+        for first in range(0, len(self._ranges), _WAVE):
+            wave = range(first, min(first + _WAVE, len(self._ranges)))
+            _spread(work, [(number, row) for number in wave for row in range(len(values))])
         return (losses.sum(1) * scale).to(values.dtype)
 
     def train(

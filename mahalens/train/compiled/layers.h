@@ -59,7 +59,10 @@ template <class real> static inline real expm1_(real x) {
     return power * p + (power - 1);
 }
 
-template <class real> static inline real sigmoid_(real x) { return 1 / (1 + exp_(-x)); }
+// 0 where exp would be cut off: x sigmoid(x) must vanish there.
+template <class real> static inline real sigmoid_(real x) {
+    return x < Exp<real>::low ? 0 : 1 / (1 + exp_(-x));
+}
 
 template <class real> static inline real tanh_(real x) {
     real e = expm1_(-2 * (x < 0 ? -x : x));

@@ -1,0 +1,171 @@
+"""Puts the figures of the benchmarks into README.md and docs/performance.md.
+
+    python docs/benchmarks.py [--check]
+
+Reads docs/benchmarks/*.json, which `make bench` writes, and replaces what stands between
+`<!-- benchmark NAME -->` and `<!-- end of benchmark -->`. With `--check` nothing is written, and the
+exit code tells whether the pages are up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+PAGES = (DOCS.parent / "README.md", DOCS / "performance.md")
+GOALS = {
+    "gaussian-2d": (100.0, None),
+    "gaussian-10d": (40.0, None),
+    "gaussian-100d": (4.0, 1.4),
+    "mnist-mlp": (1.3, 1.25),
+    "time to solution": (500.0, None),
+}
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Short, without exponents where people read times."""
+    if value is None:
+        return "–"
+    if value >= 100:
+        return f"{value:,.0f}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{value:.{places}f}"
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that suits it."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{number(value * 1e3)} ms"
+    return f"{number(value)} s" if value < 3600 else f"{number(value / 3600)} h"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown, numbers to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def trials(record: dict[str, Any]) -> str:
+    """The cases beside their goals."""
+    rows = []
+    for case in record["cases"]:
+        goal, of_limit = GOALS[case["case"]]
+        rows.append(
+            [
+                case["case"],
+                seconds(case["ours_s"]),
+                seconds(case["baseline_s"]),
+                f"**{number(case['ratio'])} x**",
+                f"{number(goal)} x",
+                f"{number(case['vmap_ratio'])} x" if "vmap_ratio" in case else "–",
+                number(case["of_limit"]),
+                f"≤ {number(of_limit)}" if of_limit else "–",
+            ]
+        )
+    head = ["case", "ours", "plain loop", "faster", "goal", "than vmap", "of the limit", "goal"]
+    return table(head, rows)
+
+
+def details(record: dict[str, Any]) -> str:
+    """All sides of every case, and the memory."""
+    rows = [
+        [
+            case["case"],
+            *[
+                seconds(case[f"{side}_s"])
+                for side in ("ours", "torch", "vmap", "baseline", "limit")
+            ],
+            f"{number(case['peak_mb'])} MB" if case["peak_mb"] is not None else "–",
+            f"{number(case['dense_mb'])} MB",
+        ]
+        for case in record["cases"]
+        if "vmap_s" in case
+    ]
+    head = [
+        "case",
+        "compiled",
+        "torch engine",
+        "vmap",
+        "plain loop",
+        "limit",
+        "peak growth",
+        "N·T·K",
+    ]
+    return table(head, rows)
+
+
+def overheads(record: dict[str, Any]) -> str:
+    """What each extra costs."""
+    rows = [
+        [case["case"], seconds(case["baseline_s"]), seconds(case["ours_s"]), f"{case['ratio']:.3f}"]
+        for case in record["cases"]
+    ]
+    return table(["with", "training alone", "with it", "ratio"], rows)
+
+
+def scaling(record: dict[str, Any]) -> str:
+    """The fitted exponents and the ends of each range."""
+    sys.path.insert(0, str(DOCS.parent / "benchmarks"))
+    from scaling import LABELS, exponent
+
+    rows = []
+    for name, label in LABELS.items():
+        mine = [case for case in record["cases"] if case["case"].startswith(f"{name}=")]
+        sizes = [int(case["case"].split("=")[1]) for case in mine]
+        ours, loop = ([case[key] for case in mine] for key in ("ours_s", "baseline_s"))
+        rows.append(
+            [
+                f"{label}: {sizes[0]:,} to {sizes[-1]:,}",
+                f"{seconds(ours[0])} to {seconds(ours[-1])}",
+                f"{exponent(sizes, ours):.2f}",
+                f"{seconds(loop[0])} to {seconds(loop[-1])}",
+                f"{exponent(sizes, loop):.2f}",
+                f"{number(mine[0]['ratio'])} to {number(mine[-1]['ratio'])} x",
+            ]
+        )
+    return table(["", "stacked", "exponent", "plain loop", "exponent", "faster"], rows)
+
+
+MAKERS = {
+    "trials": ("trials", trials),
+    "details": ("trials", details),
+    "scaling": ("scaling", scaling),
+    "overheads": ("overheads", overheads),
+}
+
+
+def filled(text: str) -> str:
+    """The page with its tables made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        file, make = MAKERS[match[1]]
+        record = json.loads((DOCS / "benchmarks" / f"{file}.json").read_text())
+        return f"<!-- benchmark {match[1]} -->\n{make(record)}\n<!-- end of benchmark -->"
+
+    pattern = r"<!-- benchmark (\w+) -->\n.*?<!-- end of benchmark -->"
+    return re.sub(pattern, made, text, flags=re.S)
+
+
+def main() -> int:
+    """Fill in the pages, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = [page for page in PAGES if filled(page.read_text()) != page.read_text()]
+    for page in stale:
+        if not check:
+            page.write_text(filled(page.read_text()))
+        print(f"{page.name}: {'is not what the figures say' if check else 'filled in'}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
