@@ -3,8 +3,8 @@
     python docs/benchmarks.py [--check]
 
 Reads docs/benchmarks/*.json, which `make bench` writes, and replaces what stands between
-`<!-- benchmark NAME -->` and `<!-- end of benchmark -->`. With `--check` nothing is written, and the
-exit code tells whether the pages are up to date.
+`<!-- benchmark NAME -->` and `<!-- end of benchmark -->`. With `--check` nothing is written, and
+the exit code tells whether the pages are up to date.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Descent(StackedSolver):
 
     def advance(self) -> None:
         """Train some epochs; trials that end on the way leave."""
-        if self.finished:
+        if not len(self.active):
             return
         count = self.until_milestone(self._chunk())
         compiled = self.objective.compiled
