@@ -147,7 +147,8 @@ def _about(run: RunRecords) -> list[str]:
     return [
         f"    {config['command']}",
         "",
-        f"mahalens {config['mahalens']}, torch {config['torch']}, threads: {config['threads']}, engine: {config.get('engine', 'torch')}, "
+        f"mahalens {config['mahalens']}, torch {config['torch']}, threads: {config['threads']}, "
+        f"engine: {config.get('engine', 'torch')}, "
         f"{config['options']['dtype']}. Protocol: {config['protocol']}"
         + (f" ({scaled})" if scaled else "")
         + f". Condition number of this draw of Σ: {number(facts['condition_number'])}; variance of "
