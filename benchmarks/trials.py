@@ -32,6 +32,7 @@ TRIALS = 20
 PUBLISHED_EPOCHS = 250_000
 TARGET = 1e-10
 SIDES = (ours, plain_loop, vmapped, by_torch)
+SLOW = ("plain_loop", "vmapped", "by_torch")
 BLOCKS = (None, 256, 512, 1024)
 
 
@@ -73,17 +74,21 @@ def epoch_case(
     for block in BLOCKS:
         sides[f"products {block}"] = [products(modules, x, y, block) for modules in started]
     flops = 4 * samples * trials * sum(len(m[0][0].weight) for m in started) * inputs
-    count = 1 if quick else max(1, min(50, int(2e9 // flops)))
+    # Each side trains for some tenths of a second between two looks at the clock.
+    fast, slow = (
+        (1, 1) if quick else (max(1, min(500, int(1e10 // flops))), max(1, int(2e9 // flops)))
+    )
+    counts = {name: min(slow, 20) if name in SLOW else fast for name in sides}
 
-    def several(models: list[Any]) -> Work:
+    def several(name: str) -> Work:
         def work() -> None:
-            for epochs in models:
-                epochs(count)
+            for epochs in sides[name]:
+                epochs(counts[name])
 
         return work
 
-    taken = alternate({n: several(models) for n, models in sides.items()}, 1 if quick else 7)
-    seconds = {name: total / count for name, total in taken.items()}
+    taken = alternate({name: several(name) for name in sides}, 1 if quick else 7)
+    seconds = {name: total / counts[name] for name, total in taken.items()}
     limit = min(time for name, time in seconds.items() if name.startswith("products"))
     texts = [str(chain) for chain in chains]
     widest = max(layer.units or 0 for chain in chains for layer in chain.layers)

@@ -16,6 +16,7 @@ struct Problem {
     const void *rows;           // [N][D]
     const void *panels;         // [N / PANEL][D][PANEL], the last one filled up with zeros; or null
     const void *strips;         // [D / PANEL][N][PANEL], the last one filled up with zeros; or null
+                                // if `rows` serve as well, where D is a multiple of PANEL
     const void *targets;        // numbers [N][K], or labels [N] as 64-bit integers
     const void *target_panels;  // numbers as [N / PANEL][K][PANEL]; or null
 };
@@ -102,7 +103,8 @@ template <class real> struct Engine {
         for (count b = 0; b < n; b += block) {
             count some = n - b < block ? n - b : block;
             const real *in_panels = (const real *)problem.panels + (from + b) * layers[0].inputs;
-            const real *in_strips = (const real *)problem.strips + (from + b) * panel;
+            const real *in_strips = problem.strips ? (const real *)problem.strips + (from + b) * panel
+                                                   : (const real *)problem.rows + (from + b) * layers[0].inputs;
             if (!problem.panels) {
                 pack(from + b, some);
                 in_panels = panels, in_strips = strips;
@@ -264,13 +266,15 @@ template <class real> struct Engine {
             if (layer.kind != LINEAR) continue;
             count wide = padded(layer.inputs, panel), step = layer.inputs + layer.bias;
             const real *across = l ? inputs[l] : in_panels, *along = l ? inputs[l] : in_strips;
-            count strip = l || !problem.panels ? block : padded(problem.samples, panel);
+            count strip = (l || !problem.panels ? block : padded(problem.samples, panel)) * panel;
+            count in_step = panel;
+            if (!l && problem.panels && !problem.strips) strip = panel, in_step = layer.inputs;
             switch (layer.inputs) {
             case 1: add_dots<real, 1>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             case 2: add_dots<real, 2>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             case 3: add_dots<real, 3>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             case 4: add_dots<real, 4>(layer.outputs, n, grads[l], across, weights[l], wide); break;
-            default: add_outer(layer.outputs, layer.inputs, n, grads[l], along, strip, weights[l], wide);
+            default: add_outer(layer.outputs, layer.inputs, n, grads[l], along, strip, in_step, weights[l], wide);
             }
             for (count k = 0; layer.bias && k < layer.outputs; k++) {
                 typename Width<real>::vec sum = {};

@@ -26,6 +26,7 @@ RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY = range(5)
 _BLOCK_BYTES = 1 << 17  # of gradients kept until the end of a block, within the second-level cache
 _RANGE_FLOPS = 2.5e8  # of one range of a trial's samples at least: some milliseconds of one core
 _RANGE_BYTES = 1 << 23  # of its samples at most: they stay in the shared cache for all trials
+_SMALL_BYTES = 1 << 26  # up to here a second packed copy of the samples does not matter
 _WAVE = 8  # ranges worked on at a time, each with a gradient of its own
 
 
@@ -207,8 +208,10 @@ class CompiledEngine:
 
         if packed and not self._packed:
             goals = self._y if self._loss == "mse" else self._x.new_empty(1, 0, 1)
-            packings = _panels(self._x, self._panel), _strips(self._x, self._panel)
-            self._packed = (*packings, _panels(goals, self._panel))
+            strips = self._x  # large and in whole panels: the rows themselves serve as well
+            if self._x.shape[2] % self._panel or self._x.nbytes <= _SMALL_BYTES:
+                strips = _strips(self._x, self._panel)
+            self._packed = _panels(self._x, self._panel), strips, _panels(goals, self._panel)
         at = [of_trial(tensor) for tensor in self._packed] if packed else [None, None, None]
         return _Problem(
             layers=self._layers,
@@ -218,7 +221,7 @@ class CompiledEngine:
             samples=self.samples,
             rows=of_trial(self._x),
             panels=at[0],
-            strips=at[1],
+            strips=None if packed and self._packed[1] is self._x else at[1],
             targets=of_trial(self._y),
             target_panels=at[2] if self._loss == "mse" else None,
         )
@@ -226,15 +229,21 @@ class CompiledEngine:
 
 def _panels(x: Tensor, panel: int) -> Tensor:
     """``[S, N, D]`` as ``[S, N / panel, D, panel]``, filled up with zeros."""
-    rows = torch.nn.functional.pad(x, (0, 0, 0, -x.shape[1] % panel))
-    packed: Tensor = rows.unflatten(1, (-1, panel)).transpose(2, 3).contiguous()
+    sets, samples, width = x.shape
+    packed = x.new_zeros(sets, -(-samples // panel), width, panel)
+    whole = samples // panel
+    packed[:, :whole] = x[:, : whole * panel].unflatten(1, (whole, panel)).transpose(2, 3)
+    if samples % panel:
+        packed[:, whole, :, : samples % panel] = x[:, whole * panel :].transpose(1, 2)
     return packed
 
 
 def _strips(x: Tensor, panel: int) -> Tensor:
     """``[S, N, D]`` as ``[S, D / panel, N, panel]``, filled up with zeros."""
-    rows = torch.nn.functional.pad(x, (0, -x.shape[2] % panel, 0, -x.shape[1] % panel))
-    packed: Tensor = rows.unflatten(2, (-1, panel)).transpose(1, 2).contiguous()
+    sets, samples, width = x.shape
+    packed = x.new_zeros(sets, -(-width // panel), -(-samples // panel) * panel, panel)
+    for number, columns in enumerate(x.split(panel, 2)):
+        packed[:, number, :samples, : columns.shape[2]] = columns
     return packed
 
 

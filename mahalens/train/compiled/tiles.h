@@ -29,17 +29,17 @@ template <class real> static inline real sum_lanes(typename Width<real>::vec v) 
 // out[i][:] = first + sum_d left(i, d) right[d][:] for ROWS rows and VECS vectors of columns.
 //
 // left(i, d) is left[i * step + d * stride]; d runs through pieces, and from one to the next `left`
-// jumps. `right` has PANEL columns. The sum begins with a number per row (START), or with what `out`
+// jumps. Rows of `right` are `right_step` apart. The sum begins with a number per row (START), or with what `out`
 // holds. Six rows of two vectors and their operands just fill 16 registers.
 struct Shape {
-    count pieces, piece, step, stride, jump, out_step, start_step;
+    count pieces, piece, step, stride, jump, right_step, out_step, start_step;
 };
 
 template <class real, int ROWS, int VECS, bool UNIT, bool START>
 static inline __attribute__((always_inline)) void
 tile(const Shape &shape, const real *left, const real *right, const real *start, real *out) {
     typedef typename Width<real>::vec vec;
-    const count lanes = Width<real>::lanes, panel = Width<real>::panel;
+    const count lanes = Width<real>::lanes, right_step = shape.right_step;
     const count step = shape.step, stride = UNIT ? 1 : shape.stride, piece = shape.piece;
     vec total[ROWS][VECS];
     for (int i = 0; i < ROWS; i++)
@@ -48,7 +48,8 @@ tile(const Shape &shape, const real *left, const real *right, const real *start,
                                 : load(out + i * shape.out_step + v * lanes);
     for (count n = shape.pieces; n > 0; n--, left += shape.jump) {
         const real *at = left;
-        for (count d = piece; d > 0; d--, right += panel, at += stride) {
+#pragma GCC unroll 4
+        for (count d = piece; d > 0; d--, right += right_step, at += stride) {
             vec column[VECS];
             for (int v = 0; v < VECS; v++) column[v] = load(right + v * lanes);
             for (int i = 0; i < ROWS; i++)
@@ -59,21 +60,23 @@ tile(const Shape &shape, const real *left, const real *right, const real *start,
         for (int v = 0; v < VECS; v++) store(out + i * shape.out_step + v * lanes, total[i][v]);
 }
 
-// The same for any number of rows.
+// The same for any number of rows. Tiles of one or two rows would leave most of the processor idle,
+// so the last seven or eight rows are shared out evenly.
 template <class real, int VECS, bool UNIT, bool START>
 static __attribute__((noinline)) void tiles(count rows, const Shape &shape, const real *left,
                                             const real *right, const real *start, real *out) {
-    for (; rows >= 6; rows -= 6) {
-        tile<real, 6, VECS, UNIT, START>(shape, left, right, start, out);
-        left += 6 * shape.step, out += 6 * shape.out_step;
-        if (START) start += 6 * shape.start_step;
-    }
-    switch (rows) {
-    case 5: tile<real, 5, VECS, UNIT, START>(shape, left, right, start, out); break;
-    case 4: tile<real, 4, VECS, UNIT, START>(shape, left, right, start, out); break;
-    case 3: tile<real, 3, VECS, UNIT, START>(shape, left, right, start, out); break;
-    case 2: tile<real, 2, VECS, UNIT, START>(shape, left, right, start, out); break;
-    case 1: tile<real, 1, VECS, UNIT, START>(shape, left, right, start, out); break;
+    while (rows > 0) {
+        const count some = rows == 7 || rows == 8 ? 4 : rows < 6 ? rows : 6;
+        switch (some) {
+        case 6: tile<real, 6, VECS, UNIT, START>(shape, left, right, start, out); break;
+        case 5: tile<real, 5, VECS, UNIT, START>(shape, left, right, start, out); break;
+        case 4: tile<real, 4, VECS, UNIT, START>(shape, left, right, start, out); break;
+        case 3: tile<real, 3, VECS, UNIT, START>(shape, left, right, start, out); break;
+        case 2: tile<real, 2, VECS, UNIT, START>(shape, left, right, start, out); break;
+        default: tile<real, 1, VECS, UNIT, START>(shape, left, right, start, out);
+        }
+        rows -= some, left += some * shape.step, out += some * shape.out_step;
+        if (START) start += some * shape.start_step;
     }
 }
 
@@ -83,8 +86,9 @@ template <class real>
 static void times_panel(count rows, count depth, const real *w, count step, const real *in,
                         const real *start, real *out) {
     const count panel = Width<real>::panel, most = 256;
-    for (count d = 0; d < depth; d += most) {
-        Shape shape = {1, depth - d < most ? depth - d : most, step, 1, 0, panel, step};
+    const count pieces = (depth + most - 1) / most, piece = (depth + pieces - 1) / pieces;
+    for (count d = 0; d < depth; d += piece) {
+        Shape shape = {1, depth - d < piece ? depth - d : piece, step, 1, 0, panel, panel, step};
         if (start && !d) tiles<real, 2, true, true>(rows, shape, w, in, start, out);
         else tiles<real, 2, true, false>(rows, shape, w + d, in + d * panel, start, out);
     }
@@ -96,23 +100,24 @@ static void times_panel_back(count rows, count depth, const real *w, count step,
                              real *out) {
     const count panel = Width<real>::panel;
     for (count i = 0; i < rows * panel; i++) out[i] = 0;
-    Shape shape = {1, depth, 1, step, 0, panel, 0};
+    Shape shape = {1, depth, 1, step, 0, panel, panel, 0};
     tiles<real, 2, false, false>(rows, shape, w, grad, (const real *)0, out);
 }
 
 // out[k][c] += sum_s grad[k][s] in[s][c]: the gradient of a weight over a block of samples.
-// `grad` is in panels and `in` in strips: [columns / PANEL][strip][PANEL].
+// `grad` is in panels. Each PANEL columns of `in` begin `strip` after the last, and rows are
+// `in_step` apart: so it can be in strips, or be the samples as they came.
 template <class real>
 static void add_outer(count units, count columns, count samples, const real *grad, const real *in,
-                      count strip, real *out, count out_step) {
+                      count strip, count in_step, real *out, count out_step) {
     const count lanes = Width<real>::lanes, panel = Width<real>::panel, jump = units * panel;
     const count whole = samples / panel;
-    const Shape shapes[2] = {{whole, panel, panel, 1, jump, out_step, 0},
-                             {1, samples % panel, panel, 1, jump, out_step, 0}};
+    const Shape shapes[2] = {{whole, panel, panel, 1, jump, in_step, out_step, 0},
+                             {1, samples % panel, panel, 1, jump, in_step, out_step, 0}};
     const real *none = 0;
-    for (count c = 0; c < columns; c += panel, in += strip * panel)
+    for (count c = 0; c < columns; c += panel, in += strip)
         for (int rest = 0; rest < 2; rest++) {
-            const real *left = grad + rest * whole * jump, *right = in + rest * whole * panel * panel;
+            const real *left = grad + rest * whole * jump, *right = in + rest * whole * panel * in_step;
             if (columns - c > lanes)
                 tiles<real, 2, true, false>(units, shapes[rest], left, right, none, out + c);
             else
