@@ -126,7 +126,6 @@ class TestWithoutLibrary:
         assert_falls_back(why_not())
         assert why_not()
 
-    @pytest.mark.xfail(strict=True, raises=IndexError, reason="its first line is asked for")
     def test_a_compiler_that_fails_with_an_empty_line(self, cache, compiler):
         compiler("echo >&2; exit 1")
         assert_falls_back(why_not())

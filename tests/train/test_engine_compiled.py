@@ -113,6 +113,19 @@ def test_gradients_of_any_chain_equal_autograd(chain, samples, own, labels, bloc
         torch.testing.assert_close(gradients[trial], gradient, rtol=1e-12, atol=bound)
 
 
+@pytest.mark.parametrize("width", [255, 256, 257, 300, 700])
+def test_gradients_of_wide_layers_equal_autograd(width):
+    """A product over more inputs than the first-level cache holds is cut into pieces."""
+    chain = Chain.parse(f"Linear({width}), ReLU, OffsetL2(3), Linear({width}), Norm", inputs=width)
+    x, y, stack = draw(chain, 21, 1)
+    stack.values.mul_(0.1)
+    loss, gradient = objective(chain, x, y).loss_and_gradient(stack)
+    wanted, slopes = plain_gradient(stack[0], x, y)
+    torch.testing.assert_close(loss[0], wanted, rtol=1e-12, atol=0)
+    for part, name in zip(TrialStack(chain, gradient).tensors().values(), slopes, strict=True):
+        assert_near(part, slopes[name], 5000)
+
+
 CHAIN = Chain.parse("Linear(19), SiLU, OffsetL2(5), Linear(4), Tanh, Linear(3)", inputs=6)
 
 
@@ -290,4 +303,4 @@ def test_memory_does_not_grow_with_samples_times_trials_times_units(engine, tria
     command = [sys.executable, "-c", MEMORY.format(engine=engine, trials=trials)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     samples, activations = 4 * 20000 * 64, 4 * 20000 * 256 * trials
-    assert samples < int(done.stdout) < 0.1 * activations
+    assert samples < int(done.stdout) < 0.25 * activations

@@ -4,14 +4,15 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from mahalens.nn import Chain
-from mahalens.train import SGD, Batches, MeanSquaredError, Status, TrialStack, solve
+from mahalens.train import SGD, Batches, MeanSquaredError, Status, TrialStack, fit, solve
 from mahalens.train.compiled import CompiledEngine, why_not
 
 RATES = (0.3, 0.02, 0.1, 1e200, 0.05)
 STOPPING = {
-    "target": {"target": 0.1},
+    "target": {"target": 0.2},
     "patience": {"patience": 3, "gain": 0.02},
     "both": {"target": 0.06, "patience": 3, "gain": 0.03},
     "patience without gain": {"patience": 2},
@@ -125,6 +126,38 @@ def test_the_engines_agree(make, way, rule):
 def test_a_batch_of_all_samples_is_the_full_batch(make, engine, batches, rule):
     full = make(engine, **STOPPING[rule])
     assert_engines_agree(solved(full), solved(make(engine, batches, **STOPPING[rule])))
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("chain", [True, False], ids=["chain", "module"])
+def test_those_who_go_on_keep_their_own_samples(engine, batched, chain):
+    """Also where they are not the first of the trials any more."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 30, 2, generator=generator, dtype=torch.float64)
+    y = x.sum(-1, keepdim=True).sin()
+    rates = torch.tensor([0.5, 0.1, 0.05])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        nets = [nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)) for _ in range(3)]
+    # What is wrapped once more is no chain, and has but one engine.
+    nets = [net.double() if chain else nn.Sequential(net).double() for net in nets]
+
+    def run(*which):
+        options = {"engine": engine} if chain else {}
+        options |= {"batches": Batches(20, which)} if batched else {}
+        return fit(
+            [nets[t] for t in which], x[[*which]], y[[*which]], epochs=30, lr=rates[[*which]],
+            solver="sgd", own=True, target=0.1, **options,
+        )  # fmt: skip
+
+    together = run(0, 1, 2)
+    assert together.steps[2] > together.steps[:2].max()
+    for trial in range(3):
+        alone = run(trial)
+        assert alone.statuses == [together.statuses[trial]]
+        assert alone.steps[0] == together.steps[trial]
+        row = together.stack.values[trial]
+        torch.testing.assert_close(row, alone.stack.values[0], rtol=1e-10, atol=1e-12)
 
 
 def test_a_restored_run_ends_at_the_same_epochs(

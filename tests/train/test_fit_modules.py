@@ -153,7 +153,10 @@ class TestStacking:
         assert isinstance(trials.model, Chain)
         for trial, module in enumerate(modules):
             torch.testing.assert_close(trials[trial](x), module(x), rtol=0, atol=0)
+            with torch.no_grad():
+                trials[trial][0].weight.zero_()  # a copy
         assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(trials[2](x), modules[2](x))
 
     def test_a_sequential_with_names_is_a_chain_too(self):
         def named():

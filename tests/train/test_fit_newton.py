@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from mahalens.nn import Chain
-from mahalens.train import CONVERGED, Status, TrialStack, fit, stack
+from mahalens.train import CONVERGED, MeanSquaredError, Status, TrialStack, fit, stack
+from mahalens.train.stationary import curvature_range
 
 TRIALS, SAMPLES = 3, 60
 
@@ -143,3 +144,21 @@ def test_too_few_steps_are_called_so():
     done = fit(stack(modules), x, x[:, :2].sin(), epochs=4, solver="newton")
     assert done.statuses == [Status.UNCONVERGED] * 2
     assert done.steps.tolist() == [4, 4]
+
+
+def test_the_curvature_of_a_trial_is_that_on_its_own_samples():
+    """By which a minimum is told from a saddle."""
+    problem = Problem("mse", "Linear(2), Tanh, Linear(4)", True)
+    objective = MeanSquaredError(problem.start.model, problem.x, problem.y)
+    for trial, values in enumerate(problem.start.values):
+        ends = curvature_range(objective, values, trial)
+
+        def loss(point, trial=trial):
+            x, y = problem.of(trial)
+            tensors = TrialStack(objective.model, point[None]).tensors()
+            named = {name: tensor[0] for name, tensor in tensors.items()}
+            output = torch.func.functional_call(problem.start[trial], named, (x,))
+            return nn.functional.mse_loss(output, y)
+
+        wanted = torch.linalg.eigvalsh(torch.func.jacrev(torch.func.grad(loss))(values))[[0, -1]]
+        torch.testing.assert_close(torch.tensor(ends).double(), wanted, rtol=1e-6, atol=1e-6)
