@@ -56,7 +56,7 @@ def with_bar(epochs: int) -> Work:
 def main() -> None:
     """Measure each extra against training alone."""
     options = arguments(__doc__)
-    epochs = 500 if options.quick else 20_000
+    epochs = 500 if options.quick else 60_000
     points = sorted({round(epochs ** (k / 50)) for k in range(51)})
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(BrokenPipeError):
         file = Path(folder) / "state.safetensors"

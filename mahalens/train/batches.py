@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,8 @@ class Batches:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
+        # Whole numbers of numpy and torch are whole numbers too.
+        object.__setattr__(self, "seeds", _whole(self.seeds))
         if self.size < 1:
             raise InputError(f"a batch size of {self.size}; give at least 1")
         seeds = [self.seeds] if isinstance(self.seeds, int) else list(self.seeds)
@@ -56,3 +59,14 @@ class Batches:
         """The batches of a trial's epoch."""
         batches: tuple[Tensor, ...] = self.order(trial, epoch, samples).split(self.size)
         return batches
+
+
+def _whole(seeds: int | Sequence[int] | Tensor) -> int | tuple[int, ...]:
+    if isinstance(seeds, Tensor):
+        seeds = seeds.tolist()
+    try:
+        if isinstance(seeds, Iterable):
+            return tuple(operator.index(seed) for seed in seeds)
+        return operator.index(seeds)
+    except TypeError:
+        raise InputError(f"seeds of {seeds}; give a whole number, or one per trial") from None

@@ -155,7 +155,7 @@ class Descent(StackedSolver):
             loss, gradient = self.objective.loss_and_gradient(self.running())
             kept = self._judge(loss)
             if not self.finished:
-                self.update(gradient[kept], self.epoch)
+                self._move(gradient if bool(kept.all()) else gradient[kept], self.epoch)
             return
         orders = [self.batches.split(int(t), self.epoch, samples) for t in self.active]
         step = (self.epoch - 1) * len(orders[0])
@@ -164,8 +164,15 @@ class Descent(StackedSolver):
             rows = torch.stack(parts).to(self.values.device)
             loss, gradient = self.objective.loss_and_gradient(self.running(), rows)
             total += loss * (rows.shape[1] / samples)
-            self.update(gradient, step + number)
+            self._move(gradient, step + number)
         self._judge(total)
+
+    def _move(self, gradient: Tensor, step: int) -> None:
+        engine = self.objective.compiled
+        if engine is None:
+            self.update(gradient, step)
+        else:
+            engine.update(self.rows, gradient, self._recipe, step)
 
     def _judge(self, loss: Tensor) -> Tensor:
         """End the trials that end with this loss ``[A]``; returns which go on."""

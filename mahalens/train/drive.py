@@ -66,7 +66,7 @@ def solve(
 def _measure(solver: AnySolver, metrics: Metrics[AnySolver]) -> None:
     """Once per epoch, also for a solver that was restored at this very epoch."""
     if solver.epoch not in solver.history:
-        solver.history.add(solver.epoch, metrics(solver))
+        solver.history.add(solver.epoch, metrics(solver), len(solver.stack))
 
 
 def _milestones(at: Iterable[int]) -> tuple[int, ...]:

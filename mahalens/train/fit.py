@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -86,7 +87,9 @@ def fit(
     running: SGD | Adam | Newton = make(objective, start, epochs, **options)
     save = None
     if checkpoint is not None:
-        kept = _Checkpoint(Path(checkpoint), _describe(running, loss, solver, options))
+        kept = _Checkpoint(
+            Path(checkpoint), _describe(running, start, epochs, loss, solver, options)
+        )
         kept.restore(running)
         save = kept.save
     with Display(quiet=not progress) as display:
@@ -132,8 +135,22 @@ class _Checkpoint:
             raise InputError(f"{self.path}: has no {error}; give another file") from None
 
 
+def _digest(*tensors: Tensor) -> str:
+    """A short name for what is in these tensors."""
+    digest = hashlib.blake2b(digest_size=12)
+    for tensor in tensors:
+        digest.update(repr(tuple(tensor.shape)).encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
 def _describe(
-    solver: SGD | Adam | Newton, loss: str, name: str, options: dict[str, Any]
+    solver: SGD | Adam | Newton,
+    start: TrialStack,
+    epochs: int,
+    loss: str,
+    name: str,
+    options: dict[str, Any],
 ) -> dict[str, str]:
     objective = solver.objective
     shown = {
@@ -146,7 +163,10 @@ def _describe(
         "solver": name,
         "engine": objective.engine,
         "samples": str(objective.samples),
+        "epochs": str(epochs),
         "options": str(sorted(shown.items(), key=lambda item: item[0])),
+        "data": _digest(objective.x, objective.y),
+        "start": _digest(start.values),
         "torch": str(torch.__version__),
     }
 

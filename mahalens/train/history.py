@@ -25,7 +25,9 @@ class History:
         self._epochs: list[int] = []
         self._records: dict[str, list[Tensor]] = {}
 
-    def add(self, epoch: int, metrics: Mapping[str, Tensor] | None) -> None:
+    def add(
+        self, epoch: int, metrics: Mapping[str, Tensor] | None, trials: int | None = None
+    ) -> None:
         """Add one epoch: a number per trial ``[T]`` for every metric, the same ones every time."""
         metrics = {} if metrics is None else metrics
         if self._epochs and set(metrics) != set(self._records):
@@ -34,7 +36,8 @@ class History:
                 "return the same ones every time"
             )
         for name, tensor in metrics.items():
-            if not isinstance(tensor, Tensor) or tensor.ndim != 1:
+            wanted = (trials,) if trials else (len(tensor),) if isinstance(tensor, Tensor) else None
+            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != wanted:
                 raise InputError(f"metric {name!r}: give a tensor with one number per trial")
             self._records.setdefault(name, []).append(tensor.detach().cpu().clone())
         self._epochs.append(epoch)

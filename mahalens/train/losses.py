@@ -22,6 +22,9 @@ class Loss(Protocol):
         ``outputs`` is the number of units of the output, ``None`` for one number per sample.
         """
 
+    def check_output(self, output: Tensor, y: Tensor) -> None:
+        """Refuse targets ``[S, N, ...]`` that do not fit what a module returns for some samples."""
+
     def targets(self, y: Tensor) -> Tensor:
         """Targets of a block, laid out as :meth:`total` wants them."""
 
@@ -62,6 +65,14 @@ class SquaredError:
         y = y if own else y.unsqueeze(0)
         return y.unsqueeze(-1) if outputs is None else y
 
+    def check_output(self, output: Tensor, y: Tensor) -> None:  # noqa: D102
+        if output.shape[1:] != y.shape[2:] or not y.dtype.is_floating_point:
+            raise InputError(
+                f"targets of shape {_written(('N', *y.shape[2:]))} in {y.dtype} for outputs of "
+                f"shape {_written(('N', *output.shape[1:]))} in {output.dtype}; make them equal"
+            )
+        check_finite("y", y)
+
     def targets(self, y: Tensor) -> Tensor:  # noqa: D102
         return y.transpose(1, 2).contiguous()
 
@@ -98,17 +109,18 @@ class CrossEntropy:
                 f"labels of shape {_written(y.shape)} for x of shape {_written(x.shape)}; "
                 "give one label per sample"
             )
-        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-            raise InputError(f"labels in {y.dtype}; give whole numbers, torch.int64")
-        outside = ((y < 0) | (y >= outputs)).nonzero()
-        if len(outside):
-            place = tuple(outside[0].tolist())
-            raise InputError(
-                f"label {int(y[place])} of sample {place[-1]}, but there are {outputs} classes; "
-                f"give 0 to {outputs - 1}"
-            )
+        _check_labels(y, outputs)
         y = y.to(torch.int64)
         return y if own else y.unsqueeze(0)
+
+    def check_output(self, output: Tensor, y: Tensor) -> None:  # noqa: D102
+        if output.ndim < 2 or output.shape[2:] != y.shape[2:]:
+            raise InputError(
+                f"labels of shape {_written(('N', *y.shape[2:]))} for outputs of shape "
+                f"{_written(('N', *output.shape[1:]))}; give one label per sample, and let the "
+                "module end in one unit per class"
+            )
+        _check_labels(y, output.shape[1])
 
     def targets(self, y: Tensor) -> Tensor:  # noqa: D102
         return y.unsqueeze(1)
@@ -145,6 +157,18 @@ def check_finite(name: str, tensor: Tensor) -> None:
     if not bool(tensor.isfinite().all()):
         place = (~tensor.isfinite()).nonzero()[0].tolist()
         raise InputError(f"{name} holds {float(tensor[tuple(place)])} at {place}; remove it")
+
+
+def _check_labels(y: Tensor, classes: int) -> None:
+    if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
+        raise InputError(f"labels in {y.dtype}; give whole numbers, torch.int64")
+    outside = ((y < 0) | (y >= classes)).nonzero()
+    if len(outside):
+        place = tuple(outside[0].tolist())
+        raise InputError(
+            f"label {int(y[place])} of sample {place[-1]}, but there are {classes} classes; "
+            f"give 0 to {classes - 1}"
+        )
 
 
 def _written(shape: tuple[int | str, ...] | torch.Size) -> str:

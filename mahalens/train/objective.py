@@ -91,7 +91,9 @@ class Objective(abc.ABC):
         elif isinstance(self.model, Chain):
             raise InputError(f"x in {x.dtype}; give float32 or float64")
         if isinstance(self.model, Template):
-            return (x, y) if own else (x.unsqueeze(0), y.unsqueeze(0))
+            sets = (x, y) if own else (x.unsqueeze(0), y.unsqueeze(0))
+            self.kind.check_output(self.model.output_on(sets[0][0, :2]), sets[1])
+            return sets
         y = self.kind.check(self.model.outputs, x, y)
         return (x if x.ndim == 3 else x.unsqueeze(0)), y
 
@@ -173,6 +175,12 @@ class Objective(abc.ABC):
         return engine.loss_and_gradient(stack.values, index, rows)
 
     def _index(self, stack: TrialStack) -> Tensor:
+        kinds = {stack.values.dtype, self.x.dtype if self.x.dtype.is_floating_point else None}
+        if stack.model != self.model or len(kinds - {None}) > 1:
+            raise InputError(
+                f"trials of {stack.model} in {stack.values.dtype} for an objective of {self.model} "
+                f"in {self.x.dtype}; make them equal"
+            )
         if stack.index is not None:
             return stack.index
         if self.trials is not None and len(stack) != self.trials:

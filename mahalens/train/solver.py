@@ -90,7 +90,8 @@ class StackedSolver(abc.ABC):
         if not len(start):
             raise InputError("no trials; give at least 1")
         kind = start.values.dtype
-        if start.model != objective.model or kind not in (objective.x.dtype, objective.y.dtype):
+        given = objective.x.dtype if objective.x.dtype.is_floating_point else kind
+        if start.model != objective.model or kind != given:
             raise InputError(
                 f"trials of the chain {start.model} in {kind} for an objective of "
                 f"the chain {objective.model} in {objective.x.dtype}; make them equal"

@@ -184,6 +184,9 @@ def stack(modules: Sequence[nn.Module]) -> TrialStack:
     >>> len(trials), str(trials.model)
     (3, 'Linear(4), Tanh, Linear(1)')
     """
+    given: object = modules
+    if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
+        raise InputError(f"one {type(given).__name__}; give a list of modules, one per trial")
     if not modules:
         raise InputError("no modules to stack; give at least one")
     for trial, module in enumerate(modules):
@@ -220,7 +223,14 @@ def _check_layers(chain: Chain, modules: Sequence[nn.Module]) -> None:
 
     wanted = kinds(chain.build(device="meta"))
     for trial, module in enumerate(modules):
-        if isinstance(module, nn.Sequential) and kinds(module) != wanted:
+        if not isinstance(module, nn.Sequential):
+            continue
+        if kinds(module) == wanted:
+            try:
+                Chain.from_module(module)
+            except InputError as error:
+                raise InputError(f"trial {trial}: {error}") from None
+        else:
             got = ", ".join(kind for kind, _ in kinds(module))
             raise InputError(
                 f"trial {trial}: a module of {got} for the chain {chain}; "

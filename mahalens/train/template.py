@@ -32,6 +32,9 @@ class Template:
             for name, tensor in module.named_parameters()
             if tensor.requires_grad
         }
+        # Tied parameters have several names; only the first of them is kept apart.
+        every = module.named_parameters(remove_duplicate=False)
+        self.trained = {name for name, tensor in every if tensor.requires_grad}
         if not self.shapes:
             raise InputError(f"{type(module).__name__}: has no trainable parameters to stack")
 
@@ -67,6 +70,13 @@ class Template:
         every: Tensor = torch.func.vmap(output, randomness="different")(values)
         return every
 
+    def output_on(self, x: Tensor) -> Tensor:
+        """The first trial's output on some samples, without any trace."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module = copy.deepcopy(self.module)
+            result: Tensor = (module.to(x.dtype) if x.dtype.is_floating_point else module)(x)
+        return result
+
     def build(
         self, *, dtype: torch.dtype | None = None, device: torch.device | None = None
     ) -> nn.Module:
@@ -78,6 +88,7 @@ def check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
     """Refuse modules that differ from the first in more than their trainable parameters."""
     wanted = template.module.state_dict()
     kinds = [type(part) for part in template.module.modules()]
+    modes = [part.training for part in template.module.modules()]
     for trial, module in enumerate(modules):
         if [type(part) for part in module.modules()] != kinds:
             raise InputError(
@@ -93,7 +104,7 @@ def check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
                     f"trial {trial}: {name!r} has shape {got}, but trial 0 has {want}; "
                     "stack modules of one architecture"
                 )
-            if name not in template.shapes and not torch.equal(state[name], wanted[name]):
+            if name not in template.trained and not torch.equal(state[name], wanted[name]):
                 raise InputError(
                     f"trial {trial}: the constant {name!r} differs from that of trial 0; only "
                     "trainable parameters may differ"
@@ -101,3 +112,9 @@ def check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
         trainable = {n: tuple(t.shape) for n, t in module.named_parameters() if t.requires_grad}
         if trainable != template.shapes:
             raise InputError(f"trial {trial}: trains other parameters than trial 0")
+        # What a layer prints of itself: slopes, rates, sizes. The mode is not among it.
+        if str(module) != str(template.module) or [p.training for p in module.modules()] != modes:
+            raise InputError(
+                f"trial {trial}: has layers with other settings than trial 0; stack modules of one "
+                "architecture, all in .train() or all in .eval()"
+            )

@@ -240,7 +240,6 @@ def test_a_start_that_is_stored_by_columns():
         assert torch.equal(a, b)
 
 
-@pytest.mark.xfail(strict=True, reason="the library reads past the end of the values")
 @pytest.mark.parametrize("wrong", ["dtype", "chain"])
 def test_trials_that_do_not_fit_the_objective_are_refused(wrong):
     x, y, start = draw(CHAIN, 77)
@@ -270,7 +269,6 @@ raise SystemExit(os.wait()[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.xfail(strict=True, reason="the child waits for threads that it does not have")
 def test_a_forked_process_has_threads_of_its_own():
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORK]).returncode == 0
 

@@ -255,7 +255,6 @@ class TestCheckpoint:
                 fit(start, *data(task), epochs=20, checkpoint=kept)
             assert "\n" not in str(caught.value)
 
-    @pytest.mark.xfail(strict=True, reason="a checkpoint does not know data, start and epochs")
     @pytest.mark.parametrize("what", ["x", "y", "start", "epochs"])
     def test_of_other_samples_or_another_start(self, what, tmp_path):
         x, y = data()

@@ -157,7 +157,6 @@ def test_batches_and_a_batch_size():
     assert torch.equal(one.stack.values, other.stack.values)
 
 
-@pytest.mark.xfail(strict=True, reason="is only noticed when the history is read")
 def test_metrics_of_another_number_of_trials():
     def metrics(solver):
         return {"a": torch.zeros(2 if solver.epoch else 3)}
@@ -165,13 +164,11 @@ def test_metrics_of_another_number_of_trials():
     refused("metric 'a'", modules(), X, Y, metrics=metrics, at=[0])
 
 
-@pytest.mark.xfail(strict=True, reason="its layers are taken for trials")
 def test_one_module_instead_of_a_list():
     words = "(?!trial 1: is not built of the same layers)"
     refused(words, nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)).double(), X, Y)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="only int is taken for one number")
 @pytest.mark.parametrize("seeds", [np.int64(2), torch.tensor([1, 2, 3])], ids=str)
 def test_seeds_of_numpy_and_torch(seeds):
     done = fit(modules(), X, Y, epochs=2, batch_size=6, seeds=seeds)

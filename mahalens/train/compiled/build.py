@@ -36,15 +36,17 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get("MAHALENS_COMPILE", "1") == "0":
         _reason = "MAHALENS_COMPILE=0"
         return None
-    compiler = _compiler()
-    if not compiler:
-        _reason = "no C++ compiler"
-        return None
+    compiler: list[str] = []
     try:
+        compiler = _compiler()
+        if not compiler:
+            _reason = "no C++ compiler"
+            return None
         return _load(compiler)
-    except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        detail = getattr(error, "stderr", None) or str(error)
-        _reason = f"{compiler[0]}: {str(detail).strip().splitlines()[0] if detail else error}"
+    except (OSError, subprocess.SubprocessError, AttributeError, ValueError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines() or [""]
+        telling = next((line for line in lines if "error" in line.lower()), lines[0])
+        _reason = f"{compiler[0] if compiler else 'CXX'}: {telling.strip()}"
         return None
 
 
@@ -61,8 +63,12 @@ def _load(compiler: list[str]) -> ctypes.CDLL:
     kept = _cache_folder()
     if kept is not None:
         path = kept / name
-        if not path.exists():
-            _translate(compiler, path)
+        if path.exists():
+            try:
+                return _open(path)
+            except (OSError, AttributeError):
+                pass  # damaged: make it again
+        _translate(compiler, path)
         return _open(path)
     # Nowhere to keep it: translate for this process alone. Once loaded, the file is not needed.
     with tempfile.TemporaryDirectory(prefix="mahalens-") as folder:
@@ -75,6 +81,8 @@ def _open(path: Path) -> ctypes.CDLL:
     opened = ctypes.CDLL(str(path))
     for name in ("train_float32", "train_float64", "range_float32", "range_float64"):
         getattr(opened, name).restype = ctypes.c_longlong
+    for name in ("update_float32", "update_float64"):
+        getattr(opened, name).restype = None
     return opened
 
 
@@ -84,9 +92,9 @@ def _key(compiler: list[str]) -> str:
     for source in SOURCES:
         digest.update((Path(__file__).parent / source).read_bytes())
     version = subprocess.run(
-        [*compiler, "--version"], capture_output=True, check=True, timeout=SECONDS
+        [*compiler, "--version"], capture_output=True, check=True, timeout=SECONDS, text=True
     )
-    digest.update(version.stdout)
+    digest.update(version.stdout.encode())
     digest.update(repr((FLAGS, MATH_FLAGS, MACHINE_FLAGS, compiler, _processor())).encode())
     return digest.hexdigest()[:20]
 

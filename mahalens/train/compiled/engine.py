@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_double, c_longlong, c_void_p
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mahalens.nn.chain import Chain
 from mahalens.train.compiled.build import library
+from mahalens.train.compiled.threads import spread
 from mahalens.train.layout import parameter_count, parts
 
 KINDS = ("Linear", "Abs", "ReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm", "OffsetL2")
@@ -91,6 +90,7 @@ class CompiledEngine:
         kind = DTYPES[x.dtype]
         self._train: Callable[..., int] = getattr(found, f"train_{kind}")
         self._range: Callable[..., int] = getattr(found, f"range_{kind}")
+        self._update: Callable[..., None] = getattr(found, f"update_{kind}")
         self._panel = 64 // x.element_size()
         widest = max(layer.outputs for layer in self._layers)
         fitting = _BLOCK_BYTES // (widest * x.element_size())
@@ -99,7 +99,8 @@ class CompiledEngine:
         flops = 4 * self.width  # of one sample: forward and back
         cached = _RANGE_BYTES // (2 * x.shape[2] * x.element_size())
         rows = max(int(_RANGE_FLOPS / flops), min(cached, -(-self.samples // _WAVE)))
-        rows = -(-rows // self._block) * self._block
+        ranges = max(1, self.samples // max(1, rows))  # of about equal length, in whole blocks
+        rows = -(-self.samples // (ranges * self._block)) * self._block
         self._ranges = [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
         self._packed: tuple[Tensor, ...] = ()
 
@@ -139,8 +140,23 @@ class CompiledEngine:
         # Range by range, not trial by trial: all trials use the same samples while they are cached.
         for first in range(0, len(self._ranges), _WAVE):
             wave = range(first, min(first + _WAVE, len(self._ranges)))
-            _spread(work, [(number, row) for number in wave for row in range(len(values))])
+            spread(work, [(number, row) for number in wave for row in range(len(values))])
         return (losses.sum(1) * scale).to(values.dtype)
+
+    def update(self, rows: dict[str, Tensor], gradient: Tensor, recipe: Recipe, step: int) -> None:
+        """Move values ``[A, P]`` by their gradient, in one pass over them and their moments."""
+        rates = rows["lr"].tolist()
+
+        def work(row: int) -> None:
+            self._update(
+                byref(_training(recipe, rates[row])),
+                c_longlong(step),
+                c_longlong(self.width),
+                c_void_p(gradient[row].data_ptr()),
+                *[c_void_p(rows[name][row].data_ptr()) for name in ("values", "m", "v")],
+            )
+
+        spread(work, range(len(gradient)))
 
     def train(
         self,
@@ -166,20 +182,10 @@ class CompiledEngine:
 
         def work(row: int) -> None:
             order = None if orders is None else orders(which[row]).contiguous()
-            training = _Training(
-                adam=recipe.adam,
-                batch=recipe.batch or self.samples,
-                epoch=epoch,
-                epochs=epochs,
-                patience=recipe.patience,
-                lr=rates[row],
-                momentum=recipe.momentum,
-                beta2=recipe.beta2,
-                eps=recipe.eps,
-                target=recipe.target,
-                gain=recipe.gain,
-                order=None if order is None else order.data_ptr(),
-            )
+            training = _training(recipe, rates[row])
+            training.batch = recipe.batch or self.samples
+            training.epoch, training.epochs = epoch, epochs
+            training.order = None if order is None else order.data_ptr()
             left[row] = self._train(
                 byref(problems[row]),
                 byref(training),
@@ -191,7 +197,7 @@ class CompiledEngine:
                 c_void_p(done[row].data_ptr()),
             )
 
-        _spread(work, range(len(which)))
+        spread(work, range(len(which)))
         _check(int(left.max()))
         return losses, done, left
 
@@ -259,22 +265,19 @@ def _layers(chain: Chain) -> ctypes.Array[_Layer]:
     return (_Layer * len(layers))(*layers)
 
 
+def _training(recipe: Recipe, rate: float) -> _Training:
+    return _Training(
+        adam=recipe.adam,
+        patience=recipe.patience,
+        lr=rate,
+        momentum=recipe.momentum,
+        beta2=recipe.beta2,
+        eps=recipe.eps,
+        target=recipe.target,
+        gain=recipe.gain,
+    )
+
+
 def _check(outcome: int) -> None:
     if outcome == NO_MEMORY:
         raise MemoryError("not enough memory for a block of samples")
-
-
-def _spread(work: Callable[[Any], None], tasks: Iterable[Any]) -> None:
-    """Run the tasks in as many threads as torch may use; the library holds no lock of Python."""
-    threads = torch.get_num_threads()
-    tasks = list(tasks)
-    if threads == 1 or len(tasks) == 1:
-        for task in tasks:
-            work(task)
-        return
-    list(_pool(threads).map(work, tasks))
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="mahalens")

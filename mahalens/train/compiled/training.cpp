@@ -1,4 +1,5 @@
-// Entry points: the gradient of one trial on a range of samples, and its epochs of training.
+// Entry points: the gradient of one trial on a range of samples, one update of its values, and
+// whole epochs of its training.
 #include "engine.cpp"
 
 template <class real>
@@ -82,6 +83,10 @@ static count range(const Problem &problem, count from, count n, double scale, co
     extern "C" count range_##name(const Problem *problem, count from, count n, double scale,        \
                                   const real *values, real *gradient, double *loss) {               \
         return range<real>(*problem, from, n, scale, values, gradient, loss);                       \
+    }                                                                                               \
+    extern "C" void update_##name(const Training *training, count step, count width, const real *g, \
+                                  real *values, real *m, real *v) {                                 \
+        update<real>(*training, step, width, g, values, m, v);                                      \
     }
 
 ENTRY_POINTS(float, float32)
