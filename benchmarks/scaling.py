@@ -84,23 +84,24 @@ def draw(cases: list[dict[str, Any]], path: Path) -> None:
         ):
             seconds = [case[key] for case in mine]
             power = exponent(sizes, seconds)
-            axis.plot(sizes, seconds, color=colour, marker=marker, markersize=4, lw=1.5)
-            axis.annotate(
-                f"{label}, ~ {LABELS[name][-1]}$^{{{power:.2f}}}$",
-                (sizes[-1], seconds[-1]),
-                xytext=(-4, 8 if key == "baseline_s" else -8),
-                textcoords="offset points",
-                ha="right",
-                va="bottom" if key == "baseline_s" else "top",
+            axis.plot(
+                sizes,
+                seconds,
                 color=colour,
-                fontsize=9,
+                marker=marker,
+                markersize=4,
+                lw=1.5,
+                label=f"{label}, ~ {LABELS[name][-1]}$^{{{power:.2f}}}$",
             )
         axis.set(xscale="log", yscale="log", xlabel=LABELS[name])
         fixed = ", ".join(f"{LABELS[n][-1]} = {v:,}" for n, v in FIXED.items() if n != name)
         axis.set_title(fixed, fontsize=9, loc="left")
+        axis.legend(loc="upper left", frameon=False, fontsize=9)
         axis.grid(alpha=0.25, which="major")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("seconds per epoch of all trials")
+    low, high = axes[0].get_ylim()
+    axes[0].set_ylim(low, high * 8)  # room for the legends
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 

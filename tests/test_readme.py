@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -14,6 +16,21 @@ def test_the_python_example_runs(capsys):
     statuses, error = capsys.readouterr().out.rsplit(" ", 1)
     assert "zero residual" in statuses
     assert float(error) < 1e-8
+
+
+def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "training.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    exec(compile(code, "training.md", "exec"), {})
+    assert "target reached" in capsys.readouterr().out
+    assert (tmp_path / "fit.safetensors").exists()
+
+
+def test_the_tables_of_the_benchmarks_are_made_from_their_figures():
+    command = [sys.executable, ROOT / "docs" / "benchmarks.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_command_shown_exists():
