@@ -64,10 +64,10 @@ def trials(record: dict[str, Any]) -> str:
                 seconds(case["ours_s"]),
                 seconds(case["baseline_s"]),
                 f"**{number(case['ratio'])} x**",
-                f"{number(goal)} x",
+                f"{goal:g} x",
                 f"{number(case['vmap_ratio'])} x" if "vmap_ratio" in case else "–",
-                number(case["of_limit"]),
-                f"≤ {number(of_limit)}" if of_limit else "–",
+                "–" if case["of_limit"] is None else f"{case['of_limit']:.2f}",
+                f"≤ {of_limit:g}" if of_limit else "–",
             ]
         )
     head = ["case", "ours", "plain loop", "faster", "goal", "than vmap", "of the limit", "goal"]
