@@ -119,6 +119,9 @@ class TrialStack:
             raise InputError(f"{self.model} is not a chain of layers; see Chain.from_module")
         return self.model
 
+    def __repr__(self) -> str:
+        return f"TrialStack({len(self)} trials of {self.model}, {self.values.dtype})"
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -181,8 +184,8 @@ def stack(modules: Sequence[nn.Module]) -> TrialStack:
     engines; any other module is stacked too, and trains through ``torch.func``.
 
     >>> trials = stack([nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in "abc"])
-    >>> len(trials), str(trials.model)
-    (3, 'Linear(4), Tanh, Linear(1)')
+    >>> trials
+    TrialStack(3 trials of Linear(4), Tanh, Linear(1), torch.float32)
     """
     given: object = modules
     if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
