@@ -1,4 +1,12 @@
-"""Many trials at once: stacked models, solvers, states that can be saved."""
+"""Many trials at once: stacked models, solvers, states that can be saved.
+
+Where to look: ``fit`` is the one call; it makes an ``objective`` (architecture, data and one of
+the ``losses``) and a solver, and lets ``drive`` run it. Trials are a ``stack``, whose rows a
+``layout`` divides (or a ``template``, for modules that are no chains). Three engines give
+gradients: ``compiled``; ``passes`` with its ``rules`` (torch); ``functional`` (torch.func).
+Solvers: ``sgd`` and ``adam`` on ``descent``; ``newton``, which is ``levenberg`` with its
+``curvature`` or ``lbfgs``, in ``whitened`` coordinates, and asks ``stationary`` where it ended.
+"""
 
 from mahalens.train.adam import Adam
 from mahalens.train.batches import Batches

@@ -16,7 +16,7 @@ class History:
     ``history["accuracy"]`` is ``[E, T]`` for the epochs ``history.epochs`` ``[E]``.
 
     >>> history = History()
-    >>> history.add(10, {"accuracy": torch.tensor([0.5, 0.25])})
+    >>> history.add(10, {"accuracy": torch.tensor([0.5, 0.25])}, trials=2)
     >>> history["accuracy"].tolist()
     [[0.5, 0.25]]
     """
@@ -25,9 +25,7 @@ class History:
         self._epochs: list[int] = []
         self._records: dict[str, list[Tensor]] = {}
 
-    def add(
-        self, epoch: int, metrics: Mapping[str, Tensor] | None, trials: int | None = None
-    ) -> None:
+    def add(self, epoch: int, metrics: Mapping[str, Tensor] | None, trials: int) -> None:
         """Add one epoch: a number per trial ``[T]`` for every metric, the same ones every time."""
         metrics = {} if metrics is None else metrics
         if self._epochs and set(metrics) != set(self._records):
@@ -36,8 +34,7 @@ class History:
                 "return the same ones every time"
             )
         for name, tensor in metrics.items():
-            wanted = (trials,) if trials else (len(tensor),) if isinstance(tensor, Tensor) else None
-            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != wanted:
+            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != (trials,):
                 raise InputError(f"metric {name!r}: give a tensor with one number per trial")
             self._records.setdefault(name, []).append(tensor.detach().cpu().clone())
         self._epochs.append(epoch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mahalens.errors import InputError
 from mahalens.nn.chain import Chain
 from mahalens.train.history import History
 from mahalens.train.lbfgs import LBFGS
@@ -32,13 +31,13 @@ class Newton:
         self._coordinates: WhitenedInputs | None = None
         inside, begin = objective, start
         model = objective.model
-        if start.model == model and isinstance(model, Chain) and WhitenedInputs.fit(model):
-            _check_dtypes(objective, start)
-            if objective.trials is None:
-                samples = objective.data_of(0)[0]
-                self._coordinates = WhitenedInputs(samples, centred=model.layers[0].bias)
-                inside = objective.moved(self._coordinates.inputs(samples))
-                begin = self._coordinates.enter(start)
+        objective.check(start)
+        shared = objective.trials is None
+        if shared and isinstance(model, Chain) and WhitenedInputs.fit(model):
+            samples = objective.data_of(0)[0]
+            self._coordinates = WhitenedInputs(samples, centred=model.layers[0].bias)
+            inside = objective.moved(self._coordinates.inputs(samples))
+            begin = self._coordinates.enter(start)
         self._solver: StackedSolver
         few = start.values.shape[1] <= FEW_PARAMETERS
         if few and isinstance(inside, MeanSquaredError) and inside.has_curvature:
@@ -133,12 +132,3 @@ class Newton:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
         self._solver.restore(state)
-
-
-def _check_dtypes(objective: Objective, start: TrialStack) -> None:
-    kinds = {"x": objective.x, "trials": start.values}
-    if objective.y.dtype.is_floating_point:
-        kinds["y"] = objective.y
-    if len({tensor.dtype for tensor in kinds.values()}) > 1:
-        given = ", ".join(f"{name} in {tensor.dtype}" for name, tensor in kinds.items())
-        raise InputError(f"{given}; make them equal")

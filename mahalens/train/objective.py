@@ -174,20 +174,24 @@ class Objective(abc.ABC):
         engine = self.by_torch if isinstance(self._engine, CompiledEngine) else self._engine
         return engine.loss_and_gradient(stack.values, index, rows)
 
-    def _index(self, stack: TrialStack) -> Tensor:
-        kinds = {stack.values.dtype, self.x.dtype if self.x.dtype.is_floating_point else None}
-        if stack.model != self.model or len(kinds - {None}) > 1:
+    def check(self, stack: TrialStack) -> None:
+        """Refuse trials of another architecture, dtype or number than the data are for."""
+        kind = self.x.dtype if self.x.dtype.is_floating_point else stack.values.dtype
+        if stack.model != self.model or stack.values.dtype != kind:
+            what = "chain" if isinstance(self.model, Chain) else "module"
             raise InputError(
-                f"trials of {stack.model} in {stack.values.dtype} for an objective of {self.model} "
-                f"in {self.x.dtype}; make them equal"
+                f"trials of the {what} {stack.model} in {stack.values.dtype} for an objective of "
+                f"the {what} {self.model} in {kind}; make them equal"
             )
-        if stack.index is not None:
-            return stack.index
-        if self.trials is not None and len(stack) != self.trials:
+        if stack.index is None and self.trials not in (None, len(stack)):
             raise InputError(
                 f"{len(stack)} trials, but data for {self.trials}; give data for each, or share it"
             )
-        return torch.arange(len(stack))
+
+    def _index(self, stack: TrialStack) -> Tensor:
+        """Which trials of the objective these are."""
+        self.check(stack)
+        return torch.arange(len(stack)) if stack.index is None else stack.index
 
 
 class CrossEntropy(Objective):

@@ -89,18 +89,7 @@ class StackedSolver(abc.ABC):
             raise InputError(f"{limit} epochs; give at least 1")
         if not len(start):
             raise InputError("no trials; give at least 1")
-        kind = start.values.dtype
-        given = objective.x.dtype if objective.x.dtype.is_floating_point else kind
-        if start.model != objective.model or kind != given:
-            raise InputError(
-                f"trials of the chain {start.model} in {kind} for an objective of "
-                f"the chain {objective.model} in {objective.x.dtype}; make them equal"
-            )
-        if objective.trials not in (None, len(start)):
-            raise InputError(
-                f"{len(start)} trials, but data for {objective.trials}; give data for each, or "
-                "share it"
-            )
+        objective.check(start)
         self.objective = objective
         self.limit = limit
         self.epoch = 0

@@ -38,10 +38,8 @@ class TrialStack:
     ) -> None:
         width = parameter_count(model) if isinstance(model, Chain) else model.count
         if values.ndim != 2 or values.shape[1] != width:
-            kind = "chain" if isinstance(model, Chain) else "module"
             raise InputError(
-                f"parameters of shape {tuple(values.shape)} for the {kind} {model}; "
-                f"give [T, {width}]"
+                f"parameters of shape {tuple(values.shape)} for {_called(model)}; give [T, {width}]"
             )
         self.model = model
         self.values = values
@@ -54,8 +52,9 @@ class TrialStack:
             raise InputError("no modules to stack; give at least one")
         if isinstance(model, Chain):
             _check_layers(model, modules)
-        by_place = isinstance(model, Chain)
-        states = [_parameters(m) if by_place else dict(m.named_parameters()) for m in modules]
+            states = [_parameters(module) for module in modules]
+        else:
+            states = [dict(module.named_parameters()) for module in modules]
         dtypes = {str(tensor.dtype) for state in states for tensor in state.values()}
         if len(dtypes) > 1:
             raise InputError(f"modules of {' and '.join(sorted(dtypes))}; make them equal")
@@ -82,7 +81,7 @@ class TrialStack:
             if got is None or got[1:] != shape:
                 wanted = ", ".join(("T", *map(str, shape)))
                 raise InputError(
-                    f"stacked parameter {name!r} has shape {got}, but the chain {model} "
+                    f"stacked parameter {name!r} has shape {got}, but {_called(model)} "
                     f"wants ({wanted})"
                 )
         if isinstance(model, Template):
@@ -158,6 +157,7 @@ class TrialStack:
                 f"[{len(self)}, N, {width}]"
             )
         shared = x if own else x.unsqueeze(0)
+        # Only outputs are asked for, so that there are no targets and any loss will do.
         engine = TorchEngine(self.model, SquaredError(), shared, shared[..., :0])
         output = engine.outputs(self.values, torch.arange(len(self)))
         return output.squeeze(-1) if self.model.scalar else output
@@ -212,6 +212,10 @@ def _parameters(module: nn.Module) -> dict[str, Tensor]:
         for place, part in enumerate(module)
         for name, tensor in part.named_parameters()
     }
+
+
+def _called(model: Chain | Template) -> str:
+    return f"the {'chain' if isinstance(model, Chain) else 'module'} {model}"
 
 
 def _shapes(model: Chain | Template) -> dict[str, tuple[int, ...]]:

@@ -97,9 +97,9 @@ def test_the_published_protocol_says_so(tmp_path):
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta", "hpu", "mps", ""])
 def test_devices_that_are_not_here(tmp_path, config, device):
     if device == "cuda:99" and torch.cuda.device_count() > 99:
-        pytest.skip("what a machine")
+        pytest.skip("this machine has the device that should be missing")
     if device == "mps" and torch.backends.mps.is_available():
-        pytest.skip("it is here")
+        pytest.skip("this machine has the device that should be missing")
     config = msgspec.structs.replace(config, device=device)
     with pytest.raises(InputError) as caught:
         start(config, tmp_path / "run")

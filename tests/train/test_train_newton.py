@@ -257,5 +257,6 @@ def test_unlike_dtypes_are_refused(draw_problem, draw_start):
     chain = md_abs(2)
     problem = draw_problem(2, 50)
     start = draw_start(chain, problem.x, 2, 0)
-    with pytest.raises(InputError, match=r"x in torch\.float32, trials in torch\.float64, .*equal"):
+    words = r"trials of the chain .* in torch\.float64 for .* in torch\.float32; make them equal$"
+    with pytest.raises(InputError, match=words):
         Newton(MeanSquaredError(chain, problem.x.float(), problem.y.float()), start, 10)

@@ -38,7 +38,7 @@ template <class real> struct Engine {
     count depth, first, block, group;
     const count *order;
     char *memory;
-    // Per layer: its output for one panel; the gradient of that (of a Linear: for a whole block); and
+    // Per layer: its output for one group; the gradient of that (of a Linear: for a whole block); and
     // for a Linear what it was given, and the gradient of its weight with padded rows.
     real **outputs, **grads, **inputs, **weights;
     real *panels, *strips, *goals;
