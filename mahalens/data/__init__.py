@@ -1,9 +1,12 @@
-"""Where samples come from: drawn Gaussians and the files a user brings.
+"""Where samples come from: drawn Gaussians, labelled data sets and the files a user brings.
 
 ======================  ==================================================================
 :func:`draw_gaussian`   a random Gaussian, drawn as in the Gaussian study
 :func:`load_gaussian`   mean and covariance from a ``.json`` or ``.npz`` file
 :func:`save_gaussian`   the same as a ``.json`` file that loads back exactly
+:func:`load_set`        digits, MNIST, Fashion-MNIST or a folder of IDX files
+:class:`LabelledData`   what it gives: samples with a class each, to train and to test
+:func:`read_idx`        a single IDX file, plain or gzipped
 :func:`stream`          independent random numbers for each purpose of a run
 ======================  ==================================================================
 """
@@ -14,15 +17,28 @@ from mahalens._lazy import attach
 
 if TYPE_CHECKING:
     from mahalens.data.gaussians import draw_gaussian, load_gaussian, save_gaussian
+    from mahalens.data.idx import read_idx
+    from mahalens.data.sets import LabelledData, load_set
     from mahalens.data.streams import stream
 
-__all__ = ["draw_gaussian", "load_gaussian", "save_gaussian", "stream"]
+__all__ = [
+    "LabelledData",
+    "draw_gaussian",
+    "load_gaussian",
+    "load_set",
+    "read_idx",
+    "save_gaussian",
+    "stream",
+]
 
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "LabelledData": "mahalens.data.sets",
         "draw_gaussian": "mahalens.data.gaussians",
         "load_gaussian": "mahalens.data.gaussians",
+        "load_set": "mahalens.data.sets",
+        "read_idx": "mahalens.data.idx",
         "save_gaussian": "mahalens.data.gaussians",
         "stream": "mahalens.data.streams",
     },
