@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from mahalens.errors import RunFolderError
@@ -15,13 +16,19 @@ def write_file(path: Path, content: bytes) -> None:
     The folder is made if it is missing. After a crash at any moment the old file or the new one
     is there, whole.
     """
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary name to write to; what is there at the end is moved to ``path``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
+            yield temporary
+            with temporary.open("rb+") as stream:
                 os.fsync(stream.fileno())
             temporary.replace(path)
         finally:

@@ -90,7 +90,7 @@ def estimate(x: Tensor, *, ridge: float, shrinkage: float | str) -> tuple[Tensor
     if n < 2:
         raise InputError(f"x has {n} sample of {dim} inputs, wanted at least 2 to see any spread")
     require_finite("x", x)
-    _require_added(ridge, shrinkage)
+    require_added(ridge, shrinkage)
     mean, centred = centre(x)
     rows = centred / math.sqrt(n - 1)
     if n > dim:
@@ -115,7 +115,7 @@ def factor_covariance(covariance: Tensor) -> Tensor:
     standard deviations) is averaged away.
     """
     require_finite("covariance", covariance)
-    _require_symmetric(covariance)
+    require_symmetric(covariance)
     symmetric = (covariance + covariance.mT) / 2
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(symmetric)
@@ -139,7 +139,8 @@ def _root(value: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), 0.0)
 
 
-def _require_added(ridge: float, shrinkage: float | str) -> None:
+def require_added(ridge: float, shrinkage: float | str) -> None:
+    """Ask for a ridge of at least 0 and a shrinkage from 0 to 1, or its name."""
     if not (math.isfinite(ridge) and ridge >= 0):
         raise InputError(f"ridge is {ridge!r}, wanted a finite number of at least 0, such as 1e-6")
     if isinstance(shrinkage, str):
@@ -150,7 +151,8 @@ def _require_added(ridge: float, shrinkage: float | str) -> None:
 
 
 @torch.no_grad()
-def _require_symmetric(covariance: Tensor) -> None:
+def require_symmetric(covariance: Tensor) -> None:
+    """Ask for a covariance [..., D, D] that is symmetric up to rounding."""
     difference = (covariance - covariance.mT).abs()
     excess = difference - symmetric_tolerance(covariance)
     if bool((excess <= 0).all()):
