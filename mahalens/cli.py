@@ -6,6 +6,7 @@ import io
 import shlex
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import click
 
 from mahalens._version import __version__
 from mahalens.errors import InputError, Interrupted, MahalensError
+from mahalens.studies.ellipsoids.config import METHODS, EllipsoidConfig
+from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
 from mahalens.studies.gaussian.config import DTYPES, MODELS, SOLVERS, GaussianConfig
 from mahalens.studies.registry import DATA, STUDIES
 
@@ -32,6 +35,20 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+class WholeNumbers(CommaSeparated):
+    """Several whole numbers in one option, separated by commas."""
+
+    name = "n,n,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text and read the numbers."""
+        parts = super().convert(value, param, ctx)
+        try:
+            return tuple(int(part) for part in parts)
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers such as 4,8,64", param, ctx)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -56,7 +73,7 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
     from mahalens.studies.folder import RunFolder
 
     with RunFolder.open(resume) as folder:
-        if folder.config.study != "gaussian":
+        if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
         _carry_on(folder, quiet=quiet)
 
@@ -92,6 +109,48 @@ def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **optio
         _carry_on(folder, quiet=quiet)
 
 
+@run.command()
+@click.option("--dim", type=int, help="Dimensions.  [default: 96]")
+@click.option("--count", type=int, help="Ellipsoids.  [default: 128]")
+@click.option("--ranks", type=WholeNumbers(), help="Components kept.  [default: 4,8,64]")
+@click.option(
+    "--methods",
+    type=CommaSeparated(),
+    default=",".join(METHODS),
+    show_default=True,
+    help="Some of:",
+)
+@click.option("--solver", default="adam", show_default=True, metavar="|".join(SEARCHES))
+@click.option("--steps", type=int, help="Steps of Adam, or most steps of Newton.")
+@click.option("--trials", type=int, default=5, show_default=True, help="Points to find, or fits.")
+@click.option("--noise", type=float, default=0.0, show_default=True, help="Noise in a distance.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--published", is_flag=True, help="The size of source 002: 784-D, 1024, 10,000 steps."
+)
+@click.option(
+    "--data",
+    metavar="NAME|DIR",
+    help="Fit ellipsoids to digits, mnist, fashion-mnist or IDX files.",
+)
+@click.option("--clusters", type=WholeNumbers(), help="With --data: clusters per class, as 2,4.")
+@click.option("--train-size", type=int, help="With --data: samples to fit to.")
+@click.option("--shrinkage", type=float, help="With --data: of every covariance, 0 to 1.")
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the run.")
+@click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
+@click.option("--quiet", is_flag=True, help="No progress, no tables.")
+def ellipsoids(out: Path, force: bool, quiet: bool, **options: Any) -> None:
+    """Find points from their distances to many ellipsoids; or fit ellipsoids to data."""
+    given = {name: value for name, value in options.items() if value is not None}
+    config = EllipsoidConfig.with_defaults(**given)
+    from mahalens.studies.ellipsoids.run import start
+
+    command = shlex.join(["mahalens", *sys.argv[1:]])
+    quiet = quiet or bool(click.get_current_context().obj)
+    with start(config, out, force=force, command=command) as folder:
+        _carry_on(folder, quiet=quiet)
+
+
 @cli.command("list")
 def list_() -> None:
     """List studies, models, solvers and data."""
@@ -99,6 +158,8 @@ def list_() -> None:
         ("Studies", STUDIES),
         ("Models of gaussian", MODELS),
         ("Solvers of gaussian", SOLVERS),
+        ("Methods of ellipsoids", METHODS),
+        ("Solvers of ellipsoids", SEARCHES),
         ("Data", DATA),
     ):
         click.echo(f"{title}:")
@@ -145,8 +206,8 @@ def _carry_on(folder: RunFolder, *, quiet: bool) -> None:
     """Finish the run, make its report and say what came out."""
     from mahalens.console import Display, catch_interrupts
     from mahalens.report import build_report
-    from mahalens.studies.gaussian.run import carry_on
 
+    carry_on = import_module(f"mahalens.studies.{folder.config.study}.run").carry_on
     try:
         if not folder.finished:
             with Display(quiet=quiet) as display, catch_interrupts() as should_stop:

@@ -1,14 +1,15 @@
 """Where samples come from: drawn Gaussians, labelled data sets and the files a user brings.
 
-======================  ==================================================================
-:func:`draw_gaussian`   a random Gaussian, drawn as in the Gaussian study
-:func:`load_gaussian`   mean and covariance from a ``.json`` or ``.npz`` file
-:func:`save_gaussian`   the same as a ``.json`` file that loads back exactly
-:func:`load_set`        digits, MNIST, Fashion-MNIST or a folder of IDX files
-:class:`LabelledData`   what it gives: samples with a class each, to train and to test
-:func:`read_idx`        a single IDX file, plain or gzipped
-:func:`stream`          independent random numbers for each purpose of a run
-======================  ==================================================================
+=======================  ==================================================================
+:func:`draw_gaussian`    a random Gaussian, drawn as in the Gaussian study
+:func:`load_gaussian`    mean and covariance from a ``.json`` or ``.npz`` file
+:func:`save_gaussian`    the same as a ``.json`` file that loads back exactly
+:func:`draw_ellipsoids`  random ellipsoids, drawn as in the ellipsoid study
+:func:`load_set`         digits, MNIST, Fashion-MNIST or a folder of IDX files
+:class:`LabelledData`    what it gives: samples with a class each, to train and to test
+:func:`read_idx`         a single IDX file, plain or gzipped
+:func:`stream`           independent random numbers for each purpose of a run
+=======================  ==================================================================
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from mahalens._lazy import attach
 
 if TYPE_CHECKING:
+    from mahalens.data.ellipsoids import draw_ellipsoids
     from mahalens.data.gaussians import draw_gaussian, load_gaussian, save_gaussian
     from mahalens.data.idx import read_idx
     from mahalens.data.sets import LabelledData, load_set
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LabelledData",
+    "draw_ellipsoids",
     "draw_gaussian",
     "load_gaussian",
     "load_set",
@@ -35,6 +38,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "LabelledData": "mahalens.data.sets",
+        "draw_ellipsoids": "mahalens.data.ellipsoids",
         "draw_gaussian": "mahalens.data.gaussians",
         "load_gaussian": "mahalens.data.gaussians",
         "load_set": "mahalens.data.sets",

@@ -13,6 +13,23 @@ _MODEL_LABELS = {
     "relu": "MD_ReLU",
     "sigmoid": "MD_Sigmoid",
     "ground-truth": "Ground truth",
+    "elliptical": "Elliptical",
+    "full": "Full",
+    "diagonal": "Diagonal",
+    "spherical": "Spherical",
+    "qda": "QDA (scikit-learn)",
+}
+_ORDER = [model for model in _MODEL_LABELS if model != "qda"]  # rivals come last
+# Models that come in several sizes, such as pca-l2-64: the number follows the name.
+_FAMILY_LABELS = {
+    "pca-l2": "PCA-L2, {}",
+    "pca-l1": "PCA-L1, {}",
+    "remainder": "PCA-L2 + rest, {}",
+    "rank": "Rank {} + rest",
+    "truncated": "Rank {}, truncated",
+    "shared": "Shared basis, {}",
+    "clusters": "{} clusters a class",
+    "mixture": "Mixture of {} (scikit-learn)",
 }
 # Okabe and Ito's palette: told apart under every common form of colour blindness.
 _MODEL_COLOURS = {
@@ -20,6 +37,19 @@ _MODEL_COLOURS = {
     "relu": "#D55E00",
     "sigmoid": "#009E73",
     "ground-truth": "#333333",
+    "elliptical": "#333333",
+    "full": "#333333",
+    "spherical": "#CC79A7",
+    "diagonal": "#E69F00",
+    "qda": "#8a6d00",
+    "pca-l2": "#0072B2",
+    "truncated": "#0072B2",
+    "pca-l1": "#D55E00",
+    "remainder": "#009E73",
+    "rank": "#009E73",
+    "shared": "#56B4E9",
+    "clusters": "#D55E00",
+    "mixture": "#8a6d00",
 }
 _SPARE_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 
@@ -29,7 +59,10 @@ VERDICT_SYMBOLS = {"holds": "✓", "fails": "✗", "not measured": "?"}
 _REMARKS = {
     "gaussian": "The published figures belong to another random draw of the Gaussian: compare "
     "patterns and ranges, not digits.",
+    "ellipsoids": "Trials differ in the point that is sought and in where the search begins (with "
+    "data: in the samples fitted to); all methods share them, and the ellipsoids.",
 }
+_PRIMARY = {"gaussian": ("train_mse",), "ellipsoids": ("final_error", "error_density")}
 
 
 @dataclass(frozen=True)
@@ -103,24 +136,48 @@ def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 def models_in_order(names: Iterable[str]) -> list[str]:
     """Model names in the order every table and figure uses."""
-    return in_order(names, _MODEL_LABELS)
+    return in_order(names, _ORDER)
+
+
+def family(model: str) -> tuple[str, int | None]:
+    """The family of a model and its size, if it is one of several sizes.
+
+    >>> family("pca-l2-64"), family("abs")
+    (('pca-l2', 64), ('abs', None))
+    """
+    name, _, size = model.rpartition("-")
+    return (name, int(size)) if name in _FAMILY_LABELS and size.isdecimal() else (model, None)
 
 
 def model_label(model: str) -> str:
     """The name of a model as the sources write it.
 
-    >>> model_label("abs"), model_label("my-model")
-    ('MD_Abs', 'my-model')
+    >>> model_label("abs"), model_label("pca-l2-64"), model_label("my-model")
+    ('MD_Abs', 'PCA-L2, 64', 'my-model')
     """
+    name, size = family(model)
+    if size is not None:
+        return _FAMILY_LABELS[name].format(size)
     return _MODEL_LABELS.get(model, model)
 
 
 def model_colours(models: Iterable[str]) -> dict[str, str]:
-    """One fixed colour a model; models without one share what is left of the palette."""
+    """One fixed colour a model or family; others share what is left of the palette."""
     ordered = models_in_order(models)
-    unknown = [model for model in ordered if model not in _MODEL_COLOURS]
+    unknown = [model for model in ordered if family(model)[0] not in _MODEL_COLOURS]
     spare = {m: _SPARE_COLOURS[i % len(_SPARE_COLOURS)] for i, m in enumerate(unknown)}
-    return {model: _MODEL_COLOURS.get(model) or spare[model] for model in ordered}
+    return {model: _MODEL_COLOURS.get(family(model)[0]) or spare[model] for model in ordered}
+
+
+def primary_metric(study: str, metrics: Iterable[str]) -> str:
+    """The metric of a run by which its best trial is chosen.
+
+    >>> primary_metric("gaussian", ["test_mse", "train_mse"])
+    'train_mse'
+    """
+    given = list(dict.fromkeys(metrics))
+    known = [name for name in _PRIMARY.get(study, ()) if name in given]
+    return (known or given or ["train_mse"])[0]
 
 
 def remark_on(study: str) -> str:

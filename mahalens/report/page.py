@@ -20,9 +20,10 @@ from mahalens.report.catalogue import (
     model_colours,
     model_label,
     models_in_order,
+    primary_metric,
     remark_on,
 )
-from mahalens.report.figures import FIGURE_NAMES, DrawnFigure, draw_figures
+from mahalens.report.figures import FIGURES, DrawnFigure, draw_figures
 from mahalens.report.numbers import (
     MISSING,
     anything,
@@ -38,10 +39,10 @@ _RECORDS = {
     "config.json": "what was run, with versions and seed",
     "gaussian.json": "mean and covariance of the Gaussian",
     "trials.csv": "every metric of every trial",
-    "curves.csv": "training loss of every trial",
+    "curves.csv": "training loss, or error, of every trial on its way",
     "summary.json": "the figures and verdicts on this page",
     "plots.safetensors": "the arrays behind the figures",
-    "weights": "the trained weights of every trial",
+    "weights": "the trained weights, or the points found, of every trial",
     "figures": "the figures on this page",
 }
 _SOLVERS = {"adam": "Adam", "newton": "Newton (second order)"}
@@ -54,7 +55,8 @@ def write_report(folder: Path) -> Path:
     for figure in draw_figures(records):
         write_file(folder / "figures" / f"{figure.name}.png", figure.png)
         drawn.append(figure)
-    for name in set(FIGURE_NAMES) - {figure.name for figure in drawn}:
+    known = {name for names in FIGURES.values() for name in names}
+    for name in known - {figure.name for figure in drawn}:
         # One left from other records would show what this run does not hold.
         with contextlib.suppress(OSError):
             (folder / "figures" / f"{name}.png").unlink()
@@ -83,17 +85,26 @@ def render_page(records: RunRecords, figures: list[DrawnFigure]) -> str:
         remark=remark_on(records.study),
         protocol=_protocol(records),
         results=_results(records),
+        best=metric_view(metrics_of(records.study), _primary(records)).label,
         outcomes=_outcomes(records),
         figures=[_figure(figure) for figure in figures],
         again=_run_again(records),
     )
 
 
+def _primary(records: RunRecords) -> str:
+    return primary_metric(records.study, (row["metric"] for row in records.summary["rows"]))
+
+
 def _title(records: RunRecords) -> str:
     options = records.config["options"]
     parts = [f"{records.study.capitalize()} study"]
+    if options.get("data"):
+        return f"{parts[0]}, {options['data']}"
     if is_number(options.get("dim")):
         parts.append(f"{number(options['dim'])}-D")
+    if is_number(options.get("count")):
+        parts.append(f"{number(options['count'])} ellipsoids")
     if options.get("solver"):
         parts.append(_SOLVERS.get(options["solver"], str(options["solver"])))
     return ", ".join(parts)
@@ -124,9 +135,11 @@ def _protocol(records: RunRecords) -> list[tuple[str, str]]:
     shown: dict[str, str] = {}
 
     def show(name: str, value: object) -> None:
-        if value is not None and value != "":
+        if value is not None and value not in ("", [], ()):
             shown[name] = anything(value)
 
+    if records.study == "ellipsoids":
+        _leave_out_unused(options)
     show("Dimension", options.pop("dim", None))
     show("Models", [model_label(m) for m in models_in_order(options.pop("models", []))])
     show("Trials a model", options.pop("trials", None))
@@ -151,13 +164,23 @@ def _protocol(records: RunRecords) -> list[tuple[str, str]]:
     chance = facts.pop("row_cosine_chance", None)
     if chance is not None:
         show("Row cosine by chance", interval(chance))
+    if (drawing := facts.pop("drawing_seconds", None)) is not None:
+        show("Time to draw", duration(drawing))
     seconds = facts.pop("seconds", None)
     for name, value in {**options, **facts}.items():
-        if name not in ("dim", "solver"):
+        if name not in ("dim", "solver", "count") or name in options:
             show(name.replace("_", " ").capitalize(), value)
     if seconds is not None:
         show("Time", duration(seconds))
     return list(shown.items())
+
+
+def _leave_out_unused(options: dict[str, Any]) -> None:
+    """Of the ellipsoid study's options, those that the other of its two kinds of run has."""
+    searching = ("dim", "solver", "count", "methods", "steps", "noise")
+    fitting = ("clusters", "train_size", "shrinkage")
+    for name in searching if options.get("data") else fitting:
+        options.pop(name, None)
 
 
 def _results(records: RunRecords) -> list[dict[str, Any]]:
@@ -210,6 +233,7 @@ def _result_line(model: str, row: dict[str, Any], colour: str) -> dict[str, Any]
 
 def _outcomes(records: RunRecords) -> list[dict[str, str]]:
     colours = model_colours(records.outcomes)
+    primary = _primary(records)
     lines = []
     for model, outcome in ((m, records.outcomes[m]) for m in models_in_order(records.outcomes)):
         lost = outcome.get("non_finite") or []
@@ -221,7 +245,7 @@ def _outcomes(records: RunRecords) -> list[dict[str, str]]:
                 "statuses": statuses_line(outcome),
                 "lost": trials_line(lost) if lost else "none",
                 "best": number(outcome.get("best_trial")),
-                "best_mse": number(records.row(model, "train_mse").get("best")),
+                "best_value": number(records.row(model, primary).get("best")),
                 "time": duration(outcome.get("seconds")),
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 # Every study writes config.json, trials.csv and summary.json; what else it must write is here.
 _ALSO_NEEDED = {"gaussian": ("gaussian.json", "curves.csv", "plots.safetensors")}
+_CURVE_COLUMNS = {"gaussian": ("epoch", "train_mse"), "ellipsoids": ("step", "error")}
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class TrialTable:
 
 @dataclass(frozen=True)
 class Curve:
-    """The training loss of one trial: ``train_mse[i]`` after epoch (or step) ``epoch[i]``."""
+    """What a trial has come to: ``value[i]``, a loss or an error, after step ``step[i]``."""
 
-    epoch: Floats
-    train_mse: Floats
+    step: Floats
+    value: Floats
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def load_run(folder: str | os.PathLike[str]) -> RunRecords:
         config=config,
         summary=summary,
         trials=_trials(folder / "trials.csv"),
-        curves=optional("curves.csv", _curves, {}),
+        curves=optional("curves.csv", partial(_curves, study=summary["study"]), {}),
         plots=plots,
         gaussian=optional("gaussian.json", _gaussian, None),
     )
@@ -210,17 +212,18 @@ def _trials(path: Path) -> TrialTable:
     return TrialTable(model, trial, status, columns)
 
 
-def _curves(path: Path) -> dict[str, dict[int, Curve]]:
+def _curves(path: Path, study: str) -> dict[str, dict[int, Curve]]:
+    along, what = _CURVE_COLUMNS.get(study, ("epoch", "train_mse"))
     points: dict[str, dict[int, list[tuple[float, float]]]] = {}
-    for line, cells in read_csv(path, ("model", "trial", "epoch", "train_mse")):
+    for line, cells in read_csv(path, ("model", "trial", along, what)):
         trial = parse_cell(path, line, "trial", cells["trial"], int)
-        epoch = parse_cell(path, line, "epoch", cells["epoch"], float)
-        loss = parse_cell(path, line, "train_mse", cells["train_mse"], float_or_nan)
-        points.setdefault(cells["model"], {}).setdefault(trial, []).append((epoch, loss))
+        step = parse_cell(path, line, along, cells[along], float)
+        value = parse_cell(path, line, what, cells[what], float_or_nan)
+        points.setdefault(cells["model"], {}).setdefault(trial, []).append((step, value))
 
     def curve(pairs: list[tuple[float, float]]) -> Curve:
-        epoch, loss = np.asarray(sorted(pairs), dtype=np.float64).T
-        return Curve(epoch, loss)
+        step, value = np.asarray(sorted(pairs), dtype=np.float64).T
+        return Curve(step, value)
 
     return {m: {t: curve(pairs) for t, pairs in trials.items()} for m, trials in points.items()}
 
@@ -253,3 +256,5 @@ def _check_plots(path: Path, plots: Mapping[str, NDArray[Any]]) -> None:
             agree(name, (length(f"plane/{model}/bias"), 2))
         elif kind == "plane" and rest == "samples":
             agree(name, (None, 2))
+        elif kind == "ranks" and rest != "grid":
+            agree(name, (3, length("ranks/grid")))

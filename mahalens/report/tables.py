@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mahalens.report.catalogue import (
     VERDICT_SYMBOLS,
+    MetricView,
     in_order,
     metric_view,
     metrics_of,
@@ -26,6 +27,8 @@ from mahalens.report.numbers import (
     with_interval,
 )
 
+MOST_COLUMNS = 5
+"""With more models than this, a table has a line for each instead of a column."""
 _VERDICT_STYLES = {"holds": "green", "fails": "red", "not measured": "yellow"}
 
 
@@ -39,6 +42,8 @@ def results_table(summary: Mapping[str, Any]) -> Table:
     rows = [r for r in summary["rows"] if is_number(r["mean"]) or is_number(r.get("published"))]
     models = models_in_order(row["model"] for row in rows)
     metrics = in_order((row["metric"] for row in rows), known)
+    if len(models) > MOST_COLUMNS:
+        return _models_table(rows, models, metrics, known)
     groups = list(dict.fromkeys(group_label(row) for row in rows))
     cells = {(group_label(row), row["metric"], row["model"]): row for row in rows}
     some = any(is_number(row.get("published")) for row in rows)
@@ -56,6 +61,23 @@ def results_table(summary: Mapping[str, Any]) -> Table:
                 name = Text(metric_view(known, metric).label_with_unit)
                 lead = [Text(group), name] if len(groups) > 1 else [name]
                 table.add_row(*lead, *(_result(row) for row in given))
+    return table
+
+
+def _models_table(
+    rows: list[Any], models: list[str], metrics: list[str], known: Mapping[str, MetricView]
+) -> Table:
+    """The same with a line per model, for studies that compare many."""
+    cells = {(row["metric"], row["model"]): row for row in rows}
+    some = any(is_number(row.get("published")) for row in rows)
+    told = "\nin brackets: the published figure" if some else ""
+    table = _table(f"Results: mean ± half-width of its 95 % interval{told}")
+    table.add_column("model")
+    for metric in metrics:
+        table.add_column(Text(metric_view(known, metric).label_with_unit), justify="right")
+    for model in models:
+        given = (_result(cells.get((metric, model))) for metric in metrics)
+        table.add_row(Text(model_label(model)), *given)
     return table
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from mahalens.data.catalogue import SETS
+
 STUDIES = {
     "gaussian": "train MD_Abs, MD_ReLU, MD_Sigmoid to output the Mahalanobis distance of a "
     "Gaussian, and read the learned weights against the theory (source 000)",
+    "ellipsoids": "find points from their distances to many ellipsoids: full, Euclidean, along "
+    "principal axes (source 002); with --data, classify by ellipsoids fitted to real data",
 }
 
 DATA = {
     "gaussian": "N(mu, Sigma): mu uniform in [-10, 10]^D, Sigma = (A Aᵀ + 1e-3 I) scaled to "
     "largest eigenvalue 1",
+    "ellipsoids": "means N(0, I), Sigma = A Aᵀ + 0.5 I with A standard normal",
+    **SETS,
     "--gaussian FILE": "your own mean and covariance, from .json or .npz",
 }

@@ -78,7 +78,7 @@ def test_models_of_nothing_but_spaces(fails):
     [
         ("fly", "No such command 'fly'"),
         ("--fly", "No such option"),
-        ("run", "run what? give a study (gaussian) or --resume DIR"),
+        ("run", "run what? give a study (gaussian, ellipsoids) or --resume DIR"),
         ("run fly", "No such command 'fly'"),
         ("run gaussian", "Missing option '--out'"),
         ("run gaussian --out", "'--out' requires an argument"),
@@ -234,8 +234,8 @@ def test_a_run_of_a_study_of_another_version(cli, finished, tmp_path, fails):
     path, _ = finished
     text = (path / "config.json").read_text()
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(text.replace('"gaussian"', '"ellipsoids"', 1))
-    assert "study 'ellipsoids' is unknown" in fails("run", "--resume", "run")
+    (tmp_path / "run" / "config.json").write_text(text.replace('"gaussian"', '"weather"', 1))
+    assert "study 'weather' is unknown" in fails("run", "--resume", "run")
 
 
 def test_bad_input_of_a_forced_run_leaves_the_old_run_alone(fails, finished, picture):

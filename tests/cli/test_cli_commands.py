@@ -56,6 +56,8 @@ def test_list(cli):
         "Studies:",
         "Models of gaussian:",
         "Solvers of gaussian:",
+        "Methods of ellipsoids:",
+        "Solvers of ellipsoids:",
         "Data:",
     ]
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from mahalens.report.catalogue import model_colours, model_label
 from mahalens.report.figures import (
-    FIGURE_NAMES,
+    FIGURES,
     draw_figures,
     eigenvalues,
     fit,
@@ -62,9 +62,9 @@ def run(make_run: MakeRun) -> RunRecords:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"trials": 3}, FIGURE_NAMES),
-        ({"dim": 10, "solver": "newton", "trials": 3, "models": ("abs",)}, FIGURE_NAMES[1:]),
-        ({"trials": 1, "models": ("sigmoid", "abs")}, FIGURE_NAMES),
+        ({"trials": 3}, FIGURES["gaussian"]),
+        ({"dim": 10, "solver": "newton", "trials": 3, "models": ("abs",)}, FIGURES["gaussian"][1:]),
+        ({"trials": 1, "models": ("sigmoid", "abs")}, FIGURES["gaussian"]),
     ],
 )
 def test_every_figure_the_run_has_data_for_is_drawn(
@@ -95,14 +95,14 @@ def test_the_caller_s_settings_do_not_show(run: RunRecords) -> None:
     assert plain.png == other.png
 
 
-@pytest.mark.parametrize("name", FIGURE_NAMES)
+@pytest.mark.parametrize("name", FIGURES["gaussian"])
 def test_a_run_without_the_data_has_no_such_figure(run: RunRecords, name: str) -> None:
     bare = dataclasses.replace(run, plots={}, curves={}, trials=TrialTable([], [], [], {}))
     with styled():
         assert MODULES[name].draw(bare) is None
 
 
-@pytest.mark.parametrize("name", sorted(set(FIGURE_NAMES) - {"metrics"}))
+@pytest.mark.parametrize("name", sorted(set(FIGURES["gaussian"]) - {"metrics"}))
 def test_a_model_has_one_colour_in_every_figure(run: RunRecords, name: str) -> None:
     colours = model_colours(["abs", "relu", "sigmoid", "ground-truth"])
     figure = drawn(MODULES[name], run)
@@ -114,7 +114,7 @@ def test_a_model_has_one_colour_in_every_figure(run: RunRecords, name: str) -> N
         assert to_hex(title.get_color()) == colour.lower()
 
 
-@pytest.mark.parametrize("name", FIGURE_NAMES)
+@pytest.mark.parametrize("name", FIGURES["gaussian"])
 def test_arrays_without_a_finite_value_do_no_harm(run: RunRecords, name: str) -> None:
     kept = ("plane/mean", "plane/samples", "plane/grid_x", "plane/grid_y", "plane/true")
     plots = {
@@ -122,7 +122,7 @@ def test_arrays_without_a_finite_value_do_no_harm(run: RunRecords, name: str) ->
         for key, array in run.plots.items()
     }
     curves = {
-        model: {t: Curve(c.epoch, np.full_like(c.train_mse, np.nan)) for t, c in trials.items()}
+        model: {t: Curve(c.step, np.full_like(c.value, np.nan)) for t, c in trials.items()}
         for model, trials in run.curves.items()
     }
     curves["abs"][0] = run.curves["abs"][0]

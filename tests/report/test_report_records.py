@@ -53,8 +53,8 @@ def test_curves_come_by_model_and_trial(make_run: MakeRun) -> None:
     run = load_run(make_run(trials=4))
     assert run.curves["relu"].keys() == {0, 1, 2, 3}
     stopped, whole = run.curves["relu"][3], run.curves["relu"][0]
-    assert stopped.epoch[-1] < whole.epoch[-1]
-    assert np.all(np.diff(whole.epoch) > 0)
+    assert stopped.step[-1] < whole.step[-1]
+    assert np.all(np.diff(whole.step) > 0)
     assert "ground-truth" not in run.curves
 
 

@@ -11,6 +11,8 @@ from mahalens.geometry.reconstruction.problem import Problem
 STEPS = 200
 FIRST_DAMPING = 1e-3
 LARGEST_DAMPING = 1e12
+ROUNDINGS = 2.0
+"""By how many units of rounding a distance is off, about."""
 
 
 class NewtonSearch:
@@ -62,6 +64,8 @@ class NewtonSearch:
         cost = residual.square().sum(dim=1) / 2
         jacobian = tangent.jacobian().double()
         system = _System(jacobian, residual)
+        off = ROUNDINGS * torch.finfo(x.dtype).eps * problem.targets.double()
+        rounding = off.square().sum(dim=1) / 2
         waiting = torch.ones(len(points), dtype=torch.bool)
         while bool(waiting.any()):
             damping = self._damping[points]
@@ -81,8 +85,9 @@ class NewtonSearch:
             self._growth[points[worse]] *= 2
             length = torch.linalg.vector_norm(step, dim=1)
             reach = torch.linalg.vector_norm(x.double(), dim=1) + 1e-300
-            # A step this short changes nothing any more, whether it was taken or not.
-            arrived = waiting & (length <= self._tolerance * reach)
+            # A step this short, or one that should gain less than rounding takes, changes nothing.
+            short = (length <= self._tolerance * reach) | (predicted <= rounding)
+            arrived = waiting & short
             stuck = worse & (self._damping[points] > LARGEST_DAMPING)
             self.converged[points[arrived | stuck]] = True
             self._active[points[arrived | stuck]] = False

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 
 from mahalens.report.records import RunRecords
 
-FIGURE_NAMES = ("hyperplanes", "loss", "metrics", "eigenvalues", "fit")
+FIGURES = {
+    "gaussian": ("hyperplanes", "loss", "metrics", "eigenvalues", "fit"),
+    "ellipsoids": ("convergence", "ranks", "classification", "metrics"),
+}
+"""The figures of each study, in the order of the page; those without data are left out."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,10 @@ class DrawnFigure:
 
 def draw_figures(records: RunRecords) -> Iterator[DrawnFigure]:
     """Draw, in the order of the page, every figure that the run has data for."""
-    from mahalens.report.figures import eigenvalues, fit, hyperplanes, loss, metrics
     from mahalens.report.figures.style import render, styled
 
-    modules = dict(zip(FIGURE_NAMES, (hyperplanes, loss, metrics, eigenvalues, fit), strict=True))
-    for name, module in modules.items():
+    for name in FIGURES.get(records.study, ("metrics",)):
+        module = import_module(f"mahalens.report.figures.{name}")
         with styled():
             figure = module.draw(records)
             if figure is None:

@@ -47,8 +47,8 @@ def draw(records: RunRecords) -> Figure | None:
     curves = [curve for model in models for curve in records.curves[model].values()]
     if not curves:
         return None
-    losses = np.concatenate([curve.train_mse for curve in curves])
-    epochs = np.concatenate([curve.epoch for curve in curves])
+    losses = np.concatenate([curve.value for curve in curves])
+    epochs = np.concatenate([curve.step for curve in curves])
     rows = {model: records.row(model, "train_mse") for model in models}
     published = {m: row["published"] for m, row in rows.items() if is_number(row.get("published"))}
     published = {m: value for m, value in published.items() if value > 0}
@@ -91,10 +91,10 @@ def _draw_trials(
     outcome = records.outcomes.get(model, {})
     best, lost = outcome.get("best_trial"), outcome.get("non_finite", [])
     for trial, curve in records.curves[model].items():
-        seen = np.isfinite(curve.train_mse)
+        seen = np.isfinite(curve.value)
         if not seen.any():
             continue
-        x, y = curve.epoch[seen], curve.train_mse[seen]
+        x, y = curve.step[seen], curve.value[seen]
         y = np.array([zero if zero is not None and v <= 0 else on_log_axis(v) for v in y])
         width, alpha, level = (2.2, 1.0, 4) if trial == best else (0.8, 0.4, 2)
         marker = "." if len(x) == 1 else ""  # a single point has no line to see

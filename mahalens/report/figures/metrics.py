@@ -17,6 +17,7 @@ from mahalens.report.catalogue import (
     model_colours,
     model_label,
     models_in_order,
+    primary_metric,
     remark_on,
 )
 from mahalens.report.figures.scales import (
@@ -62,9 +63,11 @@ def draw(records: RunRecords) -> Figure | None:
         _draw_panel(ax, records, metric_view(known, name), models)
         labels = [plain(model_label(model)) if place % across == 0 else "" for model in models]
         ax.set_yticks(range(len(models)), labels)
+    primary = metric_view(known, primary_metric(records.study, names)).label
+    best = "final loss" if records.study == "gaussian" else primary[0].lower() + primary[1:]
     entries = [
         key("a trial", marker="o", ls="", color=GREY, alpha=0.6, ms=4),
-        key("best trial (lowest final loss)", marker="o", ls="", **_BEST),
+        key(f"best trial (lowest {best})", marker="o", ls="", **_BEST),
     ]
     if len(set(records.trials.trial)) > 1:
         mean = key("mean with 95 % interval", marker="|", color=INK, ms=10, mew=2, lw=1.4)

@@ -88,14 +88,14 @@ def panels(
     return figure, axes[:count]
 
 
-def legend(figure: Figure, entries: list[Entry]) -> None:
+def legend(figure: Figure, entries: list[Entry], columns: int = 5) -> None:
     """One legend for the whole figure, below the panels."""
     if entries:
         figure.legend(
             handles=[handle for handle, _ in entries],
             labels=[label for _, label in entries],
             loc="outside lower center",
-            ncols=min(len(entries), 5),
+            ncols=min(len(entries), columns),
             handlelength=2.2,
             columnspacing=2.2,
             handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},

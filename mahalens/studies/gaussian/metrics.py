@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """One number read off a trained model."""
-
-    label: str
-    explanation: str
-    unit: str = ""
-    better: Literal["low", "high"] | None = "low"
-    log: bool = False
-
+from mahalens.studies.metric import Metric
 
 METRICS: dict[str, Metric] = {
     "train_mse": Metric(

@@ -6,12 +6,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import torch
 
-from mahalens._version import __version__
 from mahalens.data import load_gaussian, save_gaussian
 from mahalens.errors import IllConditionedWarning, InputError, Interrupted, RunFolderError
 from mahalens.geometry import Gaussian
@@ -25,7 +24,8 @@ from mahalens.studies.gaussian.reading import (
     read_trained,
 )
 from mahalens.studies.gaussian.records import write_records
-from mahalens.train import Adam, Newton, Solver, Status, solve
+from mahalens.studies.running import Watcher, compare_versions
+from mahalens.train import Adam, Newton, Status, solve
 from mahalens.train.compiled import why_not
 
 T = TypeVar("T", bound=Adam | Newton)
@@ -36,16 +36,6 @@ SMALL_FLOPS = 1e8
 
 MOST_ROUNDING = 1e-2
 """A run is refused where rounding alone leaves more than this share of the variance."""
-
-
-class Watcher(Protocol):
-    """Told what a run is doing."""
-
-    def stage(self, name: str) -> Callable[[Solver], None]:
-        """A model's training begins; what is returned is called with its solver now and then."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line has happened."""
 
 
 def start(
@@ -193,15 +183,7 @@ def _name_lost_trials(model: str, solver: Adam | Newton, watcher: Watcher) -> No
 
 
 def _compare_versions(folder: RunFolder, watcher: Watcher) -> None:
-    """Say it if a run is resumed with other versions: its last digits may then differ."""
-    begun = {"mahalens": folder.config.mahalens, "torch": folder.config.torch}
-    here = {"mahalens": __version__, "torch": str(torch.__version__)}
-    for name, version in begun.items():
-        if version != here[name]:
-            watcher.note(
-                f"begun with {name} {version}, going on with {here[name]}: "
-                "the last digits may differ from those of an uninterrupted run"
-            )
+    compare_versions(folder, watcher)
     if folder.config.engine == "compiled" and why_not():
         watcher.note(
             f"begun with the compiled engine, going on without ({why_not()}): "

@@ -1,0 +1,56 @@
+"""What the runs of all studies share: someone who watches, and versions to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from mahalens._version import __version__
+from mahalens.studies.folder import RunFolder
+
+
+class HasProgress(Protocol):
+    """Something that is under way."""
+
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """How much is done, of how much, and a word on where it stands."""
+
+
+@dataclass
+class Progress:
+    """How far something is."""
+
+    done: int
+    total: int
+    state: str = ""
+
+    @property
+    def progress(self) -> tuple[int, int, str]:
+        """How much is done, of how much, and a word on where it stands."""
+        return self.done, self.total, self.state
+
+
+class Watcher(Protocol):
+    """Told what a run is doing."""
+
+    def stage(self, name: str) -> Callable[[HasProgress], None]:
+        """A part of the run begins; what is returned is called now and then with its progress."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line has happened."""
+
+
+def compare_versions(folder: RunFolder, watcher: Watcher) -> None:
+    """Say it if a run is resumed with other versions: its last digits may then differ."""
+    begun = {"mahalens": folder.config.mahalens, "torch": folder.config.torch}
+    here = {"mahalens": __version__, "torch": str(torch.__version__)}
+    for name, version in begun.items():
+        if version != here[name]:
+            watcher.note(
+                f"begun with {name} {version}, going on with {here[name]}: "
+                "the last digits may differ from those of an uninterrupted run"
+            )
