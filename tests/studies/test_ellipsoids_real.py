@@ -15,6 +15,7 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from mahalens.data import LabelledData, load_set, stream
 from mahalens.errors import InputError
 from mahalens.geometry import ellipsoids
+from mahalens.studies.ellipsoids import rivals
 from mahalens.studies.ellipsoids.real import (
     METRICS,
     Fitted,
@@ -129,6 +130,21 @@ def test_qda_makes_the_errors_of_full_ellipsoids():
         larger = [(1000 * x, y) for x, y in (train, test)]
         scaled = measure_rival(model, *larger, shrinkage=0.1, seed=0)
         assert scaled["error_density"] == pytest.approx(plain["error_density"], abs=0.003)
+
+
+def test_a_rare_class_is_chosen_rarely():
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(440, 1)), np.repeat([0, 1], [400, 40])
+    test = rng.normal(size=(1000, 1)), np.zeros(1000, dtype=np.int64)
+    for model in ("qda", "mixture-1"):
+        found = measure_rival(model, train, test, shrinkage=0.1, seed=0)
+        assert found["error_density"] < 0.05  # equal shares: about one half
+
+
+def test_a_mixture_that_has_not_converged_is_taken_without_a_word(monkeypatch):
+    monkeypatch.setattr(rivals, "MIXTURE_ROUNDS", 1)
+    trial = RealTrial(blobs(gap=1.0), RealOptions(ranks=(2,), clusters=(3,)), 0)
+    assert 0 < trial.measure("mixture-3")["error_density"] < 0.6
 
 
 def test_mean_variance_is_that_within_classes():
@@ -293,6 +309,17 @@ def test_clusters_keep_as_many_axes_as_their_samples_allow():
     assert fitted.ellipsoids.ranks.tolist() == [trial.cluster_rank(n) for n in sizes.tolist()]
 
 
+def test_one_cluster_is_the_class():
+    trial = RealTrial(DIGITS, replace(SMALL, clusters=(1,)), 0)
+    cluster, whole = figures(trial, "clusters-1"), figures(trial, "rank-8")
+    assert math.isnan(cluster.pop("distance_error"))
+    assert cluster.items() <= whole.items()
+    found, expected = (
+        trial.fit(model).ellipsoids.distances(trial.test_x) for model in ("clusters-1", "rank-8")
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_k_means_starts_anew_when_a_cluster_is_left_with_one_sample(monkeypatch):
     seeds = []
     given = ellipsoids.from_clusters
@@ -309,14 +336,17 @@ def test_k_means_starts_anew_when_a_cluster_is_left_with_one_sample(monkeypatch)
     assert len(set(seeds)) == 2 + 3
 
 
-def test_a_class_that_does_not_split_is_named():
+@pytest.mark.parametrize(
+    ("count", "place"), [(2, 1e6), (4, 1.0)], ids=["a lone sample", "empty clusters"]
+)
+def test_a_class_that_does_not_split_is_named(count, place):
     data = blobs(n=20)
-    lone = data.x.clone()
-    lone[:20] = 0.0
-    lone[0] = 1e6  # always a cluster of its own
-    options = RealOptions(ranks=(2,), clusters=(2,), train_size=60, rivals=False)
-    with pytest.raises(InputError, match=r"^class 0: 2 clusters in 20 samples"):
-        RealTrial(replace(data, x=lone), options, 0).measure("clusters-2")
+    x = data.x.clone()
+    x[:20] = 0.0
+    x[0] = place
+    options = RealOptions(ranks=(2,), clusters=(count,), train_size=60, rivals=False)
+    with pytest.raises(InputError, match=rf"^class 0: {count} clusters in 20 samples"):
+        RealTrial(replace(data, x=x), options, 0).measure(f"clusters-{count}")
 
 
 @pytest.mark.parametrize(
