@@ -234,7 +234,10 @@ def _print_results(path: Path) -> None:
 
     summary = load_run(path).summary
     console = Console(highlight=False)
-    console.print(results_table(summary))
+    results = results_table(summary)
+    # On a narrow terminal lines wrap, rather than columns fold into single letters.
+    console.width = max(console.width, 14 * len(results.columns))
+    console.print(results)
     console.print(outcomes_table(summary))
     console.print(claims_table([(path.name, summary)]))
 

@@ -7,7 +7,15 @@ import pytest
 from scipy import stats
 
 from mahalens.studies.evidence import Evidence, Finding, show
-from mahalens.studies.predicates import AboveChance, Average, Both, Lower, TrialShare, is_finite
+from mahalens.studies.predicates import (
+    AboveChance,
+    Average,
+    Both,
+    Lower,
+    Ratio,
+    TrialShare,
+    is_finite,
+)
 
 NAN, INF = math.nan, math.inf
 FIGURES = {("loss", "a"): 0.5, ("loss", "b"): 1.25}
@@ -348,3 +356,64 @@ def test_both_not_measured_and_published():
     assert Both(HOLDS, FAILS).judge(evidence(a=[1])) is None
     assert Both(HOLDS, FAILS, negated=True).judge(evidence(b=[1])) is None
     assert Both(HOLDS, FAILS).published(evidence()) == "mean 0.5"
+
+
+# Lower, between holding and failing
+
+
+@pytest.mark.parametrize(
+    ("a", "holds"),
+    [
+        ([1, 1, 1, 1, 1], True),  # five of five: p = 0.031
+        ([1, 1, 1, 1, 9], None),  # most of them, but not significantly
+        ([1, 1, 1, 9, 9], None),
+        ([1, 1, 9, 9, 9], False),  # at most half
+        ([9, 9, 9, 9, 9], False),
+        ([1, 1, 1, 1], None),  # too few
+    ],
+)
+def test_lower_in_most_trials_decides_nothing(a, holds):
+    values = [value + 0.01 * i for i, value in enumerate(a)]
+    finding = Lower("loss", "a", "b").judge(evidence(a=values, b=[5.0] * len(a)))
+    assert finding.holds is holds
+    assert is_a_text(finding.why).startswith("Undecided") == (holds is None and len(a) >= 5)
+
+
+# Ratio
+
+
+def test_a_ratio_is_the_geometric_mean_with_its_interval():
+    a, b = np.array([1.0, 2.0, 4.0, 2.0, 2.0]), np.array([10.0, 10.0, 10.0, 5.0, 20.0])
+    finding = Ratio("loss", "a", "b", "below", 0.5).judge(evidence(a=a, b=b))
+    logs = np.log(a / b)
+    assert finding.measured == pytest.approx(stats.gmean(a / b))
+    low, high = stats.t.interval(0.95, 4, logs.mean(), stats.sem(logs))
+    assert f"{show(math.exp(low))} to {show(math.exp(high))}" in is_a_text(finding.why)
+    assert finding.holds is bool(math.exp(high) < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("side", "bound", "holds"),
+    [("below", 0.5, True), ("below", 0.05, False), ("below", 0.2, None)]
+    + [("above", 0.05, True), ("above", 0.5, False), ("above", 0.2, None)],
+)
+def test_a_ratio_holds_fails_or_is_undecided_by_its_interval(side, bound, holds):
+    given = evidence(a=[1.8, 2.2, 2.0, 1.9, 2.1], b=[10.0] * 5)
+    assert Ratio("loss", "a", "b", side, bound).judge(given).holds is holds
+
+
+def test_a_ratio_needs_positive_numbers_and_enough_trials():
+    predicate = Ratio("loss", "a", "b", "below", 0.5)
+    assert predicate.judge(evidence(a=[1.0] * 5)) is None
+    assert predicate.judge(evidence(a=[0.0] * 5, b=[1.0] * 5)) is None
+    few = predicate.judge(evidence(a=[0.1, 0.2], b=[1.0, 1.0]))
+    assert few.holds is None
+    assert is_a_text(few.why).startswith("Too few trials")
+    one = predicate.judge(evidence(a=[0.1], b=[1.0]))
+    assert one.holds is None
+    is_a_text(one.why)
+
+
+def test_the_published_ratio():
+    assert Ratio("loss", "a", "b", "below", 1.0).published(evidence()) == "0.4"
+    assert Ratio("loss", "a", "z", "below", 1.0).published(evidence()) is None

@@ -56,7 +56,7 @@ def run_fitted(
     """Fit and measure what is not measured yet, and write the records."""
     data, options = _load(config), options_of(config)
     names = model_names(options, data.classes)
-    watcher.note(f"data: {data!r}")
+    watcher.note(f"data: {data.name}, {data.source}")
     report = watcher.stage("fitting")
     total = config.trials * len(names)
     report(Progress(0, total))
