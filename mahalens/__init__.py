@@ -10,9 +10,16 @@ from mahalens._version import __version__
 
 if TYPE_CHECKING:
     from mahalens.audit import read_gram, read_layer
-    from mahalens.data import draw_gaussian, load_gaussian, save_gaussian
+    from mahalens.data import (
+        LabelledData,
+        draw_ellipsoids,
+        draw_gaussian,
+        load_gaussian,
+        load_set,
+        save_gaussian,
+    )
     from mahalens.errors import InputError, MahalensError
-    from mahalens.geometry import Gaussian
+    from mahalens.geometry import Ellipsoids, Gaussian, ellipsoids, reconstruct
     from mahalens.init import kaiming_through_samples
     from mahalens.nn import (
         Abs,
@@ -42,6 +49,10 @@ if TYPE_CHECKING:
 _EXPORTS = {
     # geometry: a Gaussian as mean and factor; distances, whitening, eigenstructure
     "Gaussian": "mahalens.geometry",
+    # many ellipsoids at once: ellipsoids.from_data(...).distances(x); points from distances
+    "Ellipsoids": "mahalens.geometry",
+    "ellipsoids": "mahalens.geometry",
+    "reconstruct": "mahalens.geometry",
     # nn: layers, and architectures as data
     "Abs": "mahalens.nn",
     "Neg": "mahalens.nn",
@@ -69,9 +80,12 @@ _EXPORTS = {
     "read_layer": "mahalens.audit",
     "read_gram": "mahalens.audit",
     # data
+    "draw_ellipsoids": "mahalens.data",
     "draw_gaussian": "mahalens.data",
     "load_gaussian": "mahalens.data",
     "save_gaussian": "mahalens.data",
+    "load_set": "mahalens.data",
+    "LabelledData": "mahalens.data",
     # report
     "build_report": "mahalens.report",
     # errors
@@ -86,8 +100,10 @@ __all__ = [
     "Batches",
     "Chain",
     "CrossEntropy",
+    "Ellipsoids",
     "Gaussian",
     "InputError",
+    "LabelledData",
     "MahalensError",
     "MeanSquaredError",
     "Neg",
@@ -97,16 +113,20 @@ __all__ = [
     "TrialStack",
     "__version__",
     "build_report",
+    "draw_ellipsoids",
     "draw_gaussian",
+    "ellipsoids",
     "fit",
     "kaiming_through_samples",
     "load_gaussian",
+    "load_set",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
     "md_sigmoid",
     "read_gram",
     "read_layer",
+    "reconstruct",
     "save_gaussian",
     "solve",
     "stack",

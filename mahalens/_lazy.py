@@ -18,7 +18,11 @@ def attach(
     def __getattr__(name: str) -> Any:
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(exports[name]), name)
+        module = importlib.import_module(exports[name])
+        try:
+            return getattr(module, name)
+        except AttributeError:  # a module of that package, such as geometry.ellipsoids
+            return importlib.import_module(f"{exports[name]}.{name}")
 
     def __dir__() -> list[str]:
         return sorted(exports)

@@ -27,6 +27,18 @@ def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "fit.safetensors").exists()
 
 
+def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "ellipsoids.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    exec(compile(code, "ellipsoids.md", "exec"), {})
+    right, _, _, off, told = capsys.readouterr().out.split("\n", 4)
+    assert float(re.search(r"[\d.]+", right)[0]) == 1
+    assert float(re.search(r"\((.*)\)", off)[1]) < 1e-3
+    assert "12 distances determine 12 of 20 directions" in told
+    assert (tmp_path / "classes.safetensors").exists()
+
+
 def test_the_tables_of_the_benchmarks_are_made_from_their_figures():
     command = [sys.executable, ROOT / "docs" / "benchmarks.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
