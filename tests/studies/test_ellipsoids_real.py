@@ -155,7 +155,7 @@ def test_mean_variance_is_that_within_classes():
 def test_qda_of_few_samples_takes_the_solver_that_can():
     trial = RealTrial(DIGITS, replace(SMALL, train_size=300), 0)  # about 30 a class, in 64-D
     full, qda = (trial.measure(model)["error_density"] for model in ("full", "qda"))
-    if not math.isnan(qda):  # scikit-learn before 1.8 has no such solver
+    if not math.isnan(qda):  # older releases of scikit-learn have none
         assert abs(full - qda) < 0.012
 
 

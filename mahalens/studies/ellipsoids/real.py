@@ -1,9 +1,9 @@
 """Classes of a labelled data set as ellipsoids: fitted, timed, and used to classify.
 
 Everything is in float64: errors are then those of the models and not of rounding, and times compare
-with scikit-learn's in the same arithmetic. float32 chooses the same classes; it would save two
-thirds of the scoring time of low ranks, and little of that of full ellipsoids, many of whose
-distances are then measured again in float64.
+with scikit-learn's in the same arithmetic. float32 chooses the same classes but for a sample in
+ten thousand; it would save two thirds of the scoring time of low ranks, and little of that of full
+ellipsoids, many of whose distances are then measured again in float64.
 """
 
 from __future__ import annotations

@@ -82,10 +82,10 @@ def measure_rival(
 def _discriminant(x: Floats, y: Labels, shrinkage: float) -> Any:
     """QDA by its usual solver, or None where scikit-learn has no way to fit it.
 
-    That solver leaves out the directions a class has no samples in, and refuses (before 1.8: warns
-    and goes on) where a class has no more samples than inputs. There scikit-learn's other solver
-    is taken, as its message says, whose shrinkage is that of ellipsoids; releases before 1.8 have
-    none.
+    That solver leaves out the directions a class has no samples in, and refuses (in older
+    releases: warns and goes on) where a class has no more samples than inputs. There
+    scikit-learn's other solver is taken, as its message says, whose shrinkage is that of
+    ellipsoids; older releases have none.
     """
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
