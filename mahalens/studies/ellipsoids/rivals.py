@@ -25,9 +25,10 @@ LEAST_ADDED = 1e-6
 
 
 def require_sklearn() -> None:
-    """Ask for scikit-learn."""
+    """Ask for scikit-learn, and load what is used of it, which no fit shall pay for."""
     try:
-        import sklearn  # noqa: F401
+        import sklearn.discriminant_analysis
+        import sklearn.mixture  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "sklearn":
             raise  # scikit-learn is there and lacks something else
