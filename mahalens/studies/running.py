@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +43,18 @@ class Watcher(Protocol):
 
     def note(self, text: str) -> None:
         """Something worth a line has happened."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: small products gain little from a second one, and lose much when
+    the other core is busy, as the threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def compare_versions(folder: RunFolder, watcher: Watcher) -> None:

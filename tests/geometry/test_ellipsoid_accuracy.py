@@ -116,7 +116,7 @@ class TestPromise:
     def test_within_the_axes_where_the_remainder_is_tiny(self, shape, condition, dtype):
         means = scattered(1, 6, dtype, 0).expand(3, 6).contiguous()
         ellipsoids = build(shape, means, condition=condition)
-        ellipsoids.remainder *= condition**-0.25
+        ellipsoids.remainder[:] = torch.tensor([condition**-0.25, 1e-4, 1e-6])
         g = torch.Generator().manual_seed(0)
         coordinates = torch.randn(20, 3, generator=g, dtype=torch.float64)
         axes = ellipsoids.axes[0] if shape == "remainder" else ellipsoids.basis
@@ -134,6 +134,21 @@ class TestPromise:
     def test_of_tiny_ellipsoids_far_apart(self, shape, dtype):
         ellipsoids = build(shape, scattered(4, 5, dtype, 0, 1e3), condition=10.0, scale=1e-6)
         assert off(ellipsoids, around(ellipsoids, 1e-4)) < PROMISED[dtype]
+
+
+@pytest.mark.parametrize(("spread", "remainder"), [(1e4, 1.0), (1.0, 1e4)])
+def test_of_a_shared_basis_far_along_or_far_across(spread, remainder):
+    """What the long side loses in rounding must not reach the short side."""
+    means = scattered(6, 6, torch.float32, 0, 1e4)
+    g = torch.Generator().manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(6, 3, generator=g, dtype=torch.float64))[0].T
+    long = basis.T @ basis if spread > remainder else torch.eye(6) - basis.T @ basis
+    means = (means.double() @ long).float()
+    whitening = (torch.eye(3) / spread).repeat(6, 1, 1)
+    rest = torch.full((6,), remainder)
+    ellipsoids = SharedBasisEllipsoids(means, basis.float(), whitening, rest)
+    x = around(ellipsoids, 1e3)[:-1].double() @ long + torch.randn(27, 6, generator=g) * 1e-2
+    assert off(ellipsoids, x.float()) < 1e-5
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -206,13 +206,21 @@ class TestRank:
         assert made.ranks.tolist() == wanted
         assert len(set(wanted)) > 2
 
-    def test_of_a_shared_basis_explains_the_mean_covariance(self):
+    @pytest.mark.parametrize("ridge", [0.0, 0.5])
+    def test_of_a_shared_basis_explains_the_mean_covariance(self, ridge):
         covariances = some_covariances(6, 12)
-        values, vectors = np.linalg.eigh(covariances.mean(dim=0).numpy())
         made = from_covariance(
-            some_means(6, 12), covariances, kind="shared-basis", rank="auto", explained=0.9
+            some_means(6, 12),
+            covariances,
+            kind="shared-basis",
+            rank="auto",
+            explained=0.8,
+            ridge=ridge,
         )
-        rank = brute_rank(values[::-1], None, explained=0.9)
+        average = covariances.mean(dim=0)
+        average = average + ridge * average.diagonal().mean() * torch.eye(12)
+        values, vectors = np.linalg.eigh(average.numpy())
+        rank = brute_rank(values[::-1], None, explained=0.8)
         assert len(made.basis) == rank
         space = vectors[:, ::-1][:, :rank]
         np.testing.assert_allclose(made.basis.T @ made.basis, space @ space.T, atol=1e-10)

@@ -127,6 +127,21 @@ class TestGradients:
         for one, other in zip(fast, second(plain_distances(tensors, "low-rank", x)), strict=True):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-8)
 
+    @pytest.mark.parametrize("norm", ["l2", "l1"])
+    def test_second_slopes_of_everything_are_those_of_the_plain_formula(self, norm):
+        ellipsoids = make("low-rank")
+        tensors, x = leaves(ellipsoids), points(ellipsoids).requires_grad_()
+        asked = [x, *tensors.values()]
+
+        def second(distances):
+            first = torch.autograd.grad(distances.square().sum(), asked, create_graph=True)
+            return torch.autograd.grad(sum(one.square().sum() for one in first), asked)
+
+        fast = second(LowRankEllipsoids.from_tensors(tensors).distances(x, norm=norm))
+        slow = second(plain_distances(tensors, "low-rank", x, norm))
+        for one, other in zip(fast, slow, strict=True):
+            assert torch.allclose(one, other, rtol=1e-8, atol=1e-6)
+
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_are_zero_at_distance_zero(self, name, dtype):
         for norm in both_norms(name):

@@ -283,16 +283,19 @@ class TestNewton:
         assert torch.equal(whole.x, parts.x)
         assert torch.equal(whole.taken, parts.taken)
 
-    def test_never_makes_it_worse(self):
-        ellipsoids = many("remainder")
-        x = points(ellipsoids, 8)
-        targets = ellipsoids.distances(x) + 0.3
-        search = NewtonSearch(Problem.of(ellipsoids, targets), 3 * x)
-        last = torch.full((8,), torch.inf, dtype=torch.float64)
+    def test_never_makes_it_worse(self, name):
+        ellipsoids = many(name)
+        g = torch.Generator().manual_seed(0)
+        targets = ellipsoids.distances(points(ellipsoids, 60)) + 0.3
+        # Near the kinks at the means, where slopes say little of what comes.
+        places = torch.randint(COUNT, (60,), generator=g)
+        start = ellipsoids.means[places] + 1e-3 * torch.randn(60, DIM, generator=g).double()
+        search = NewtonSearch(Problem.of(ellipsoids, targets), start)
+        last = torch.full((60,), torch.inf, dtype=torch.float64)
         for step in range(1, 12):
             search.advance(step)
             cost = (ellipsoids.distances(search.x) - targets).square().sum(dim=1)
-            assert bool((cost <= last * (1 + 1e-12)).all())
+            assert bool((cost <= last * (1 + 1e-9)).all())
             last = cost
 
     def test_ends_at_a_stationary_point(self, name):

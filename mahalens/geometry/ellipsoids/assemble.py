@@ -171,8 +171,8 @@ def _shared(
             inside = basis @ whole @ basis.T
             factor = estimation.factor_covariance(torch.from_numpy((inside + inside.T) / 2))
             whitening[k] = whitening_matrix(factor, "cholesky")
-            if size == dim:
-                remainder[k] = 1.0
+            if size == dim:  # nothing is left across but rounding, which must not count
+                remainder[k] = float(np.sqrt(np.trace(whole)))
                 continue
             if choice.remainder == "precision":
                 inverse = np.linalg.inv(whole)

@@ -168,9 +168,10 @@ def top_eigenpairs(covariance: Floats, rank: int) -> tuple[Floats, Floats]:
         except ArpackError:  # also where it has not converged
             found = None
     if found is None:
-        subset = None if rank == dim else (dim - rank, dim - 1)
+        # Beyond a quarter of them, the faster method for all is faster than this one for some.
+        subset = None if 4 * rank > dim else (dim - rank, dim - 1)
         found = eigh(covariance, subset_by_index=subset, check_finite=False)
-    order = np.argsort(found[0])[::-1]
+    order = np.argsort(found[0])[::-1][:rank]
     values, vectors = found[0][order], found[1][:, order].T
     largest = np.abs(vectors).argmax(axis=1)
     signs = np.sign(vectors[np.arange(rank), largest])

@@ -85,6 +85,11 @@ class Ellipsoids(ABC):
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
 
+    def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
+        """Give the gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2`` for targets [N, K]."""
+        tangent = self.tangent(x, norm)
+        return tangent.pull(tangent.distances - targets)
+
     # What all kinds do with it
 
     def distances(self, x: Tensor, *, squared: bool = False, norm: Norm = "l2") -> Tensor:

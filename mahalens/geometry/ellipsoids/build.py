@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal
 
@@ -32,7 +33,7 @@ from mahalens.geometry.ellipsoids.full import FullEllipsoids
 from mahalens.geometry.ellipsoids.lowrank import LowRankEllipsoids
 from mahalens.geometry.whitening import whitening_matrix
 
-KMEANS_ROUNDS = 50
+KMEANS_ROUNDS, KMEANS_STEPS = 20, 5
 
 
 def from_covariance(
@@ -172,9 +173,15 @@ def from_clusters(
             f"{count} clusters in x of shape {list(x.shape)}; wanted [N, D] with at least as many "
             "samples as clusters"
         )
-    _, labels = kmeans2(
-        x.detach().cpu().numpy(), count, iter=KMEANS_ROUNDS, minit="++", rng=seed, missing="warn"
-    )
+    samples = x.detach().cpu().numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of empty clusters, which are refused below
+        centres, labels = kmeans2(samples, count, iter=1, minit="++", rng=seed)
+        for _ in range(KMEANS_ROUNDS):
+            before = labels
+            centres, labels = kmeans2(samples, centres, iter=KMEANS_STEPS, minit="matrix")
+            if np.array_equal(before, labels):
+                break
     sizes = np.bincount(labels, minlength=count)
     if sizes.min() < 2:
         raise InputError(

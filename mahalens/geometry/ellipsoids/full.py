@@ -11,7 +11,7 @@ from mahalens.geometry.ellipsoids.base import Ellipsoids
 from mahalens.geometry.ellipsoids.checks import require_norm
 from mahalens.geometry.ellipsoids.lowrank import LowRankEllipsoids
 from mahalens.geometry.ellipsoids.products import Norm, Panel, RowNorms, panels, row_norms
-from mahalens.geometry.ellipsoids.rows import RowTangent, product_errors, squares
+from mahalens.geometry.ellipsoids.rows import RowTangent, descend_rows, product_errors, squares
 from mahalens.geometry.ellipsoids.tangent import Tangent
 
 
@@ -110,6 +110,13 @@ class FullEllipsoids(Ellipsoids):
             return self._principal().tangent(x, norm)
         centre = self.means.detach().mean(dim=0)
         return RowTangent(x - centre, self._panels(), len(self), norm)
+
+    def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
+        """Give the gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2`` for targets [N, K]."""
+        if norm == "l1":
+            return self._principal().descend(x, targets, norm)
+        self._require_points(x)
+        return descend_rows(x - self.means.detach().mean(dim=0), targets, self._panels(), norm)
 
     def _panels(self) -> list[Panel]:
         def make() -> list[Panel]:

@@ -18,7 +18,7 @@ from mahalens.geometry.ellipsoids.products import (
     row_norms,
     unit_roundoff,
 )
-from mahalens.geometry.ellipsoids.rows import RowTangent, product_errors, squares
+from mahalens.geometry.ellipsoids.rows import RowTangent, descend_rows, product_errors, squares
 from mahalens.geometry.ellipsoids.spheres import squared_gaps
 from mahalens.geometry.ellipsoids.tangent import Tangent, inverse
 
@@ -142,6 +142,13 @@ class LowRankEllipsoids(Ellipsoids):
             return inner
         rest = self.remainder.detach().square()
         return _RemainderTangent(x - centre, self.means.detach() - centre, rest, inner)
+
+    def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
+        """Give the gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2`` for targets [N, K]."""
+        if self.remainder is not None:
+            return super().descend(x, targets, norm)
+        self._require_points(x)
+        return descend_rows(x - self.means.detach().mean(dim=0), targets, self._panels(), norm)
 
     def _rows(self) -> Tensor:
         """What is multiplied: axes over spreads; with a remainder, what is to be taken off.

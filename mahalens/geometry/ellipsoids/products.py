@@ -45,29 +45,31 @@ def panels(means: Tensor, rows: Tensor, ranks: Tensor, *, triangular: bool = Fal
     """Arrange rows [K, R, D] of ellipsoids with means [K, D] for :func:`row_norms`.
 
     Ellipsoids of similar rank share a panel, so that little is multiplied by the zero rows that
-    fill up those of smaller rank. Triangular rows are cut into stripes.
+    fill up those of smaller rank. Triangular rows are cut into stripes; those of the same
+    ellipsoids come after each other, with the very same ``columns``.
     """
     dim = rows.shape[-1]
     offsets = -torch.einsum("krd,kd->kr", rows, means)
     order = torch.argsort(ranks, descending=True, stable=True)
     found = []
-    for top, bottom in _stripes(rows.shape[1], triangular):
-        width = bottom if triangular else dim
-        start = 0
-        while start < len(order):
-            height = bottom - top
-            if not triangular:
-                height = max(1, int(ranks[order[start]]))
-            some = order[start : start + max(1, ROWS // height)]
-            start += len(some)
-            part = slice(top, top + height)
-            joined = torch.cat([offsets[some, part, None], rows[some, part, :width]], dim=-1)
-            found.append(Panel(joined.reshape(-1, 1 + width), some, height))
+    start = 0
+    while start < len(order):
+        stripes = [(0, max(1, int(ranks[order[start]])))]
+        if triangular:
+            stripes = _stripes(dim)
+        tallest = max(bottom - top for top, bottom in stripes)
+        some = order[start : start + max(1, ROWS // tallest)]
+        start += len(some)
+        for top, bottom in stripes:
+            width = bottom if triangular else dim
+            offset, part = offsets[some, top:bottom, None], rows[some, top:bottom, :width]
+            joined = torch.cat([offset, part], dim=-1).reshape(-1, 1 + width)
+            found.append(Panel(joined, some, bottom - top))
     return found
 
 
-def _stripes(height: int, triangular: bool) -> list[tuple[int, int]]:
-    count = max(1, min(STRIPES, height // SMALLEST_STRIPE)) if triangular else 1
+def _stripes(height: int) -> list[tuple[int, int]]:
+    count = max(1, min(STRIPES, height // SMALLEST_STRIPE))
     edges = [round(height * i / count) for i in range(count + 1)]
     return list(itertools.pairwise(edges))
 

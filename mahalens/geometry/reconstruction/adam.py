@@ -44,8 +44,7 @@ class AdamSearch:
         one, two = self.betas
         while self.step < until:
             self.step += 1
-            tangent = self.problem.tangent(self.x)
-            gradient = tangent.pull(tangent.distances - self.problem.targets)
+            gradient = self.problem.gradient(self.x)
             self._first.mul_(one).add_(gradient, alpha=1 - one)
             self._second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
             size = self.lr / (1 - one**self.step)
@@ -55,7 +54,8 @@ class AdamSearch:
     def state(self) -> dict[str, Tensor]:
         """Everything that the rest of the search depends on."""
         step = torch.tensor(self.step)
-        return {"x": self.x, "first": self._first, "second": self._second, "step": step}
+        tensors = {"x": self.x, "first": self._first, "second": self._second}
+        return {name: tensor.clone() for name, tensor in tensors.items()} | {"step": step}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a state."""

@@ -74,6 +74,11 @@ class Problem:
         """The distances of x [N, D] and their slopes."""
         return self.ellipsoids.tangent(x, self.norm)
 
+    @torch.no_grad()
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2``."""
+        return self.ellipsoids.descend(x, self.targets, self.norm)
+
     def some(self, which: slice | Tensor) -> Problem:
         """The same for some of the points."""
         return Problem(self.ellipsoids, self.targets[which], self.norm)

@@ -51,7 +51,7 @@ class Reconstruction:
         if rank < dim:
             told = (
                 f"{self.count} distances determine {rank} of {dim} directions; the other "
-                f"{dim - rank} are as in the starting point."
+                f"{dim - rank} stay near the starting point."
             )
         else:
             told = (

@@ -34,7 +34,7 @@ def solve_spheres(problem: Problem, start: Tensor) -> Tensor:
     right = relative.square().sum(dim=1) - radii.square()
     right = (right - right.mean(dim=1, keepdim=True)) / 2
     right = right - begin @ relative.T  # for the step from the start
-    inverse: Tensor = torch.linalg.pinv(relative, rtol=1e-10)
+    inverse: Tensor = torch.linalg.pinv(relative, atol=1e-12 * float(means.abs().max()), rtol=1e-10)
     found = begin + right @ inverse.T
     open_share = torch.eye(problem.dim, dtype=torch.float64) - inverse @ relative
     across = found @ open_share.T

@@ -19,9 +19,6 @@ from mahalens.studies.ellipsoids.search import run_search
 from mahalens.studies.folder import CONFIG, RunConfig, RunFolder, now
 from mahalens.studies.running import Progress, Watcher, compare_versions
 
-SMALL_STEP = 2e7
-"""Multiplications of a step below which a second thread costs more than it gains."""
-
 Stop = Callable[[], bool]
 
 
@@ -42,7 +39,7 @@ def start(
         created=now(),
         seed=config.seed,
         device="cpu",
-        threads=_threads(config),
+        threads=torch.get_num_threads(),
         protocol="scaled" if deviations else "published",
         scaled=deviations,
         command=command or " ".join(sys.argv),
@@ -100,10 +97,3 @@ def _draw(config: EllipsoidConfig, watcher: Watcher, should_stop: Stop | None) -
             raise Interrupted("stopped by the user")
 
     return draw(config, each)
-
-
-def _threads(config: EllipsoidConfig) -> int:
-    """How many threads to compute with; small products gain little from a second one."""
-    rank = config.dim if config.needs_full else max(config.largest_rank, 1)
-    work = config.trials * config.count * rank * config.dim
-    return 1 if config.data is None and work < SMALL_STEP else torch.get_num_threads()

@@ -11,16 +11,19 @@ from torch import Tensor
 
 from mahalens.errors import Interrupted, RunFolderError
 from mahalens.geometry.reconstruction import AdamSearch, NewtonSearch, Problem
+from mahalens.studies.ellipsoids.config import split_model
 from mahalens.studies.ellipsoids.problem import Drawn
 from mahalens.studies.folder import RunFolder
-from mahalens.studies.running import Progress, Watcher
+from mahalens.studies.running import Progress, Watcher, one_thread
 
 CURVE_POINTS = 150
 SAVE_EVERY = 20.0
 CHUNK_SECONDS = 0.5
 TIMED_SECONDS = 0.1
 TIMED_STEPS = 3
-CROSS_STEPS = 60
+CROSS_STEPS = 25
+LARGE_STEP = 1e9
+"""Multiplications of a step from which a second thread is worth its while."""
 
 
 @dataclass
@@ -70,6 +73,27 @@ def run_search(
     saved = folder.read_tensors(path) if path.exists() else {}
     if "final_error" in saved:
         return _restored(model, saved, str(path))
+    if _work(drawn, model) < LARGE_STEP:
+        with one_thread():
+            return _search(folder, drawn, model, watcher, should_stop, saved)
+    return _search(folder, drawn, model, watcher, should_stop, saved)
+
+
+def _work(drawn: Drawn, model: str) -> float:
+    config = drawn.config
+    rank = split_model(model)[1] or (config.dim if model == "elliptical" else 1)
+    return float(config.trials * config.count * rank * config.dim)
+
+
+def _search(
+    folder: RunFolder,
+    drawn: Drawn,
+    model: str,
+    watcher: Watcher,
+    should_stop: Callable[[], bool] | None,
+    saved: dict[str, Tensor],
+) -> SearchReading:
+    path = folder.checkpoint(model)
     report = watcher.stage(model)
     ellipsoids, norm = drawn.metric(model)
     problem = drawn.problem(ellipsoids, norm, model)
