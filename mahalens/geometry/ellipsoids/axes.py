@@ -162,7 +162,7 @@ def top_eigenpairs(covariance: Floats, rank: int) -> tuple[Floats, Floats]:
                 covariance,
                 k=rank,
                 ncv=min(dim, max(2 * rank + 1, 24)),
-                v0=np.ones(dim),
+                v0=np.random.default_rng(0).standard_normal(dim),  # at right angles to no axis
                 maxiter=LANCZOS_RESTARTS,
             )
         except ArpackError:  # also where it has not converged
@@ -206,8 +206,9 @@ def _kept(
         if choice.remainder == "variance":
             rest = tail / np.maximum(dim - ranks, 1)
         elif choice.remainder == "precision":
-            inverse = _precision_trace(covariance, shift) - np.cumsum(1 / values)
-            rest = np.maximum(dim - ranks, 1) / np.maximum(inverse, 1e-300)
+            total = _precision_trace(covariance, shift)
+            inverse = np.maximum(total - np.cumsum(1 / values), 1e-12 * total)
+            rest = np.maximum(dim - ranks, 1) / inverse
         good = expected_error(dim, ranks, tail, tail_squares, rest) <= (choice.error or 0)
     return int(good.argmax()) + 1 if good.any() else None
 

@@ -114,6 +114,7 @@ def from_data(
     if x.ndim != 2:
         raise InputError(f"x has shape {list(x.shape)}, wanted [N, D]")
     require_finite("x", x)
+    x = x.detach()
     estimation.require_added(ridge, shrinkage)
     choice = check_choice(kind, rank, remainder, x.shape[1], explained, error)
     groups = _by_label(x, labels)
@@ -175,7 +176,7 @@ def from_clusters(
         )
     samples = x.detach().cpu().numpy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of empty clusters, which are refused below
+        warnings.simplefilter("ignore")  # of empty clusters, which are refused below
         centres, labels = kmeans2(samples, count, iter=1, minit="++", rng=seed)
         for _ in range(KMEANS_ROUNDS):
             before = labels

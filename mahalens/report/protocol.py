@@ -1,0 +1,66 @@
+"""What was run, as the page tells it: options and facts by the names people use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mahalens.report.catalogue import model_label, models_in_order
+from mahalens.report.numbers import anything, duration, interval, is_number
+from mahalens.report.records import RunRecords
+
+SOLVERS = {"adam": "Adam", "newton": "Newton (second order)"}
+
+
+def protocol_of(records: RunRecords) -> list[tuple[str, str]]:
+    """What was run, as pairs of a name and a value; what a study adds goes by its own name."""
+    config, facts = records.config, dict(records.summary.get("facts", {}))
+    options = dict(config["options"])
+    shown: dict[str, str] = {}
+
+    def show(name: str, value: object) -> None:
+        if value is not None and value not in ("", [], ()):
+            shown[name] = anything(value)
+
+    if records.study == "ellipsoids":
+        _leave_out_unused(options)
+    show("Dimension", options.pop("dim", None))
+    show("Models", [model_label(m) for m in models_in_order(options.pop("models", []))])
+    show("Trials a model", options.pop("trials", None))
+    show("Training samples", options.pop("samples", None))
+    solver, method = options.pop("solver", None), facts.pop("method", None)
+    show("Solver", SOLVERS.get(str(solver), solver))
+    if method not in (None, solver):
+        show("Method", method)
+    show("Epochs", options.pop("epochs", None))
+    show("Number type", options.pop("dtype", None))
+    show("Seed", options.pop("seed", config.get("seed")))
+    show("Device", options.pop("device", config.get("device")))
+    show("Threads", config.get("threads"))
+    show("Engine", config.get("engine"))
+    if "gaussian" in options:
+        show("Gaussian", options.pop("gaussian") or "drawn as in source 000")
+    show("Condition number of Σ", facts.pop("condition_number", None))
+    ends = [facts.pop(f"{end}_eigenvalue", None) for end in ("smallest", "largest")]
+    if all(is_number(end) for end in ends):
+        show("Eigenvalues of Σ", interval(ends))
+    show("Variance of the target", facts.pop("target_variance", None))
+    chance = facts.pop("row_cosine_chance", None)
+    if chance is not None:
+        show("Row cosine by chance", interval(chance))
+    if (drawing := facts.pop("drawing_seconds", None)) is not None:
+        show("Time to draw", duration(drawing))
+    seconds = facts.pop("seconds", None)
+    for name, value in {**options, **facts}.items():
+        if name not in ("dim", "solver", "count") or name in options:
+            show(name.replace("_", " ").capitalize(), value)
+    if seconds is not None:
+        show("Time", duration(seconds))
+    return list(shown.items())
+
+
+def _leave_out_unused(options: dict[str, Any]) -> None:
+    """Of the ellipsoid study's options, those that the other of its two kinds of run has."""
+    searching = ("dim", "solver", "count", "methods", "steps", "noise")
+    fitting = ("clusters", "train_size", "shrinkage")
+    for name in searching if options.get("data") else fitting:
+        options.pop(name, None)
