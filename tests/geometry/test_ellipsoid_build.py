@@ -89,9 +89,7 @@ class TestFromData:
         moved = from_data(x + 1e6, labels)
         close(moved.covariances, from_data(x, labels).covariances, 1e4)
 
-    @pytest.mark.xfail(strict=True, reason="x that requires gradients is passed to numpy")
     @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
-    @pytest.mark.filterwarnings("ignore:Converting a tensor")
     def test_data_that_ask_for_gradients_are_data(self, kind):
         x, labels = labelled()
         from_data(x.requires_grad_(), labels, kind=kind, **KINDS[kind])
@@ -138,7 +136,6 @@ class TestFromClusters:
         with pytest.raises(InputError, match="leave a cluster with 1; ask for fewer"):
             from_clusters(x, 119)
 
-    @pytest.mark.xfail(strict=True, reason="scipy warns of 0 / 0 before the count is looked at")
     def test_fewer_places_than_clusters(self):
         with pytest.raises(InputError, match="fewer clusters"):
             from_clusters(torch.zeros(10, 2), 3)

@@ -275,6 +275,20 @@ class TestTangent:
             tangent.pull(weights), pulled, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-11
         )
 
+    @pytest.mark.parametrize("rows", [1, 5, 12, 1600])
+    @pytest.mark.parametrize(("name", "norm"), BOTH)
+    def test_gradient_of_the_squared_gaps(self, name, norm, rows, monkeypatch):
+        monkeypatch.setattr(products, "ROWS", rows)
+        monkeypatch.setattr(products, "SMALLEST_STRIPE", 2)
+        ellipsoids = make(name)
+        x = points(ellipsoids).requires_grad_()
+        targets = 2 * torch.rand(9, 7, generator=torch.Generator().manual_seed(0)).double()
+        found = plain_distances(ellipsoids.tensors(), ellipsoids.kind, x, norm)
+        (wanted,) = torch.autograd.grad((found - targets).square().sum() / 2, x)
+        close(ellipsoids.descend(x.detach(), targets, norm), wanted, 10)
+        at_means = ellipsoids.descend(ellipsoids.means, targets[:7], norm)
+        assert bool(torch.isfinite(at_means).all())
+
     @pytest.mark.parametrize(("name", "norm"), BOTH)
     def test_slopes_at_a_mean_are_zero(self, name, norm):
         ellipsoids = make(name)

@@ -133,7 +133,7 @@ class TestDistances:
         x = points(ellipsoids, 4)
         monkeypatch.setattr(products, "STRIPES", stripes)
         monkeypatch.setattr(products, "SMALLEST_STRIPE", 1)
-        edges = products._stripes(dim, True)
+        edges = products._stripes(dim)
         assert edges[0][0] == 0
         assert edges[-1][1] == dim
         assert all(above[1] == below[0] for above, below in itertools.pairwise(edges))

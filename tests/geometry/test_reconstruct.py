@@ -131,10 +131,6 @@ class TestRecovery:
         found = reconstruct(moved, moved.distances(there), start=there + 0.1 * scale)
         assert float((found.x - there).norm(dim=1).max()) < 1e-7 * scale
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a basis of all directions has remainder 1, whose rounding counts at large scales",
-    )
     def test_from_a_basis_of_all_directions_at_large_scale(self):
         base = make("full", 9, 4)
         ellipsoids = from_covariance(
@@ -194,7 +190,6 @@ class TestAdam:
         assert torch.equal(second.x, whole.x)
         assert second.finished
 
-    @pytest.mark.xfail(strict=True, reason="state gives the tensors that the search goes on with")
     def test_a_state_stays_as_it_was(self):
         whole, first, second = self.search(), self.search(), self.search()
         whole.advance()
@@ -262,7 +257,6 @@ class TestSpheres:
         assert bool((auto.residual <= closed.residual + 1e-12).all())
         close(auto.x, reconstruct(ellipsoids, distances, method="newton", start=x).x, 1e5)
 
-    @pytest.mark.xfail(strict=True, reason="rounding of equal means is inverted as if it were them")
     def test_equal_means_leave_all_but_the_length_open(self):
         means = torch.full((7, 2), 0.1, dtype=torch.float64)
         ellipsoids = SphericalEllipsoids(means, torch.linspace(1, 2, 7, dtype=torch.float64))

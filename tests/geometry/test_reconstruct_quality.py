@@ -20,7 +20,7 @@ class TestFewDistances:
         assert found.rank.tolist() == [3] * 5
         assert torch.isnan(found.expected_error).all()
         text = found.describe(2)
-        assert "3 distances determine 3 of 6 directions; the other 3 are as in the start" in text
+        assert "3 distances determine 3 of 6 directions; the other 3 stay near the start" in text
         assert "noise cannot be estimated" in text
 
     def test_known_noise_leads_to_an_error_along_what_they_determine(self, name):
