@@ -119,6 +119,8 @@ class TestFromClusters:
         first, again = (from_clusters(x, 5, seed=3, kind="spherical") for _ in range(2))
         assert torch.equal(first[1], again[1])
         assert torch.equal(first[0].means, again[0].means)
+        nearest = torch.cdist(x, first[0].means).argmin(dim=1)
+        assert torch.equal(nearest, first[1])  # nothing moves any more
         assert not torch.equal(first[1], from_clusters(x, 5, seed=4, kind="spherical")[1])
         assert torch.equal(state, torch.random.get_rng_state())
 
