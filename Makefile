@@ -1,7 +1,7 @@
 # Two commands for a machine with nothing but Python (3.11 or newer) and make:
 #   make demo   sets up, runs the Gaussian study in 2-D as published, says where its report is
 #   make test   sets up, runs every check: lint, format, types, tests, benchmarks in their quick form
-# And for the figures in README.md and docs/performance.md, on an idle machine, about ten minutes:
+# And for the figures in README.md and docs/performance.md, on an idle machine, about twenty minutes:
 #   make bench
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: demo test setup lint types tests bench bench-quick clean
-BENCHMARKS := trials scaling overheads
+BENCHMARKS := trials scaling overheads ellipsoids
 
 demo: $(READY)
 	$(BIN)/mahalens run gaussian --dim 2 --out runs/demo --force
@@ -43,6 +43,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/trials.py --json docs/benchmarks/trials.json
 	$(BIN)/python benchmarks/scaling.py --json docs/benchmarks/scaling.json --figure docs/images/scaling.png
 	$(BIN)/python benchmarks/overheads.py --json docs/benchmarks/overheads.json
+	$(BIN)/python benchmarks/ellipsoids.py --json docs/benchmarks/ellipsoids.json
 	$(BIN)/python docs/benchmarks.py
 
 bench-quick: $(READY)

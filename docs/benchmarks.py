@@ -134,7 +134,73 @@ def scaling(record: dict[str, Any]) -> str:
     return table(["", "stacked", "exponent", "plain loop", "exponent", "faster"], rows)
 
 
+ELLIPSOID_GOALS = {
+    "full, 100-D: GaussianMixture": 1.2,
+    "full, 100-D: loop of cdist": 6.0,
+    "full, 100-D: _batch_mahalanobis": 4.0,
+    "rank 16 + rest, 784-D: full GaussianMixture": 40.0,
+    "reconstruction": 300.0,
+}
+
+
+def ellipsoids(record: dict[str, Any]) -> str:
+    """The cases with a goal."""
+    rows = []
+    for case in record["cases"]:
+        if case["case"] not in ELLIPSOID_GOALS:
+            continue
+        of_limit = case["of_limit"]
+        rows.append(
+            [
+                case["case"],
+                seconds(case["ours_s"]),
+                seconds(case["baseline_s"]),
+                f"**{number(case['ratio'])} x**",
+                f"{ELLIPSOID_GOALS[case['case']]:g} x",
+                "–" if of_limit is None else f"{of_limit:.2f}",
+                "–" if of_limit is None else "≤ 1.5",
+            ]
+        )
+    head = ["case: against", "ours", "theirs", "faster", "goal", "of the product", "goal"]
+    return table(head, rows)
+
+
+def kinds(record: dict[str, Any]) -> str:
+    """What each way to hold ellipsoids saves and costs."""
+    rows = [
+        [
+            case["case"].removeprefix("kind: "),
+            seconds(case["ours_s"]),
+            f"{number(case['baseline_s'] / case['ours_s'])} x",
+            seconds(case["build_s"]),
+            f"{number(case['mb'])} MB",
+            f"{number(100 * case['error'])} %",
+        ]
+        for case in record["cases"]
+        if case["case"].startswith("kind: ")
+    ]
+    return table(["kind", "distances", "faster than full", "to build", "size", "error"], rows)
+
+
+def axes(record: dict[str, Any]) -> str:
+    """The longest axes against all of them."""
+    rows = [
+        [
+            case["case"].removeprefix("axes: "),
+            seconds(case["ours_s"]),
+            seconds(case["baseline_s"]),
+            f"{number(case['ratio'])} x",
+        ]
+        for case in record["cases"]
+        if case["case"].startswith("axes: ")
+    ]
+    return table(["axes", "ours", "all of them", "faster"], rows)
+
+
 MAKERS = {
+    "ellipsoids": ("ellipsoids", ellipsoids),
+    "kinds": ("ellipsoids", kinds),
+    "axes": ("ellipsoids", axes),
     "trials": ("trials", trials),
     "details": ("trials", details),
     "scaling": ("scaling", scaling),

@@ -1,12 +1,13 @@
-"""Makes the tables of README.md and docs/results/gaussian.md from run folders.
+"""Makes the tables of README.md and of docs/results from run folders.
 
-    python docs/results.py [--readme | --draws | --claims] RUN...
+    python docs/results.py [--readme | --draws | --claims | --models] RUN...
 
 Prints Markdown: for each run its command, versions, outcomes, figures beside the published ones
 and claims. With ``--readme``, one line per published figure, with a column per run. With
 ``--draws``, one line per run: how MD_Abs fares on its draw of the Gaussian. With ``--claims``, one
-line per claim with the verdict of each run. Nothing in those tables
-is typed by hand.
+line per claim with the verdict of each run. With ``--models``, for studies that compare many models
+(ellipsoids): for each run its command, a line per model with a column per metric, and its claims.
+Nothing in those tables is typed by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import argparse
 import sys
 from typing import Any
 
-from mahalens.report.catalogue import metric_view, metrics_of, model_label, models_in_order
+from mahalens.report.catalogue import (
+    in_order,
+    metric_view,
+    metrics_of,
+    model_label,
+    models_in_order,
+)
 from mahalens.report.numbers import interval, is_number, number, with_interval
 from mahalens.report.records import RunRecords, load_run
 from mahalens.report.tables import statuses_line
@@ -29,6 +36,7 @@ def main() -> None:
     form.add_argument("--readme", dest="form", action="store_const", const=readme_table)
     form.add_argument("--draws", dest="form", action="store_const", const=draws_table)
     form.add_argument("--claims", dest="form", action="store_const", const=claims_table)
+    form.add_argument("--models", dest="form", action="store_const", const=models_page)
     parser.set_defaults(form=results_page)
     arguments = parser.parse_args()
     lines = arguments.form([load_run(folder) for folder in arguments.runs])
@@ -123,6 +131,44 @@ def claims_table(runs: list[RunRecords]) -> list[str]:
         cells = [verdict[claim["id"]] for verdict in verdicts]
         lines.append(f"| {claim['statement']} | {' | '.join(cells)} |")
     return lines
+
+
+def models_page(runs: list[RunRecords]) -> list[str]:
+    """For each run a line per model, mean and interval of every metric, and the claims."""
+    lines: list[str] = []
+    for run in runs:
+        known = metrics_of(run.study)
+        config = run.config
+        names = in_order((row["metric"] for row in run.summary["rows"]), known)
+        names = [n for n in names if n != "steps" or config["options"].get("solver") == "newton"]
+        scaled = "; ".join(config["scaled"])
+        heads = [metric_view(known, name).label_with_unit for name in names]
+        lines += [
+            f"    {config['command']}",
+            "",
+            f"mahalens {config['mahalens']}, torch {config['torch']}, threads: "
+            f"{config['threads']}. Protocol: {config['protocol']}"
+            f"{f' ({scaled})' if scaled else ''}. "
+            f"{config['options']['trials']} trials, seed {config['seed']}.",
+            "",
+            f"| model | {' | '.join(heads)} |",
+            "|---|" + "---:|" * len(heads),
+        ]
+        for model in models_in_order(row["model"] for row in run.summary["rows"]):
+            cells = []
+            for name in names:
+                row = run.row(model, name)
+                told = with_interval(row["mean"], row["ci95"])
+                if is_number(row["published"]):
+                    told += f" (published {number(row['published'])})"
+                cells.append(told)
+            lines.append(f"| {model_label(model)} | {' | '.join(cells)} |")
+        lines += ["", "| claim | published | verdict | why |", "|---|---|---|---|"]
+        for claim in run.summary["claims"]:
+            told = claim["published"] or "–"
+            lines.append(f"| {claim['statement']} | {told} | {_word(claim)} | {claim['why']} |")
+        lines.append("")
+    return lines[:-1]
 
 
 def _word(claim: dict[str, Any]) -> str:

@@ -18,6 +18,14 @@ def test_the_python_example_runs(capsys):
     assert float(error) < 1e-8
 
 
+def test_the_example_with_ellipsoids_runs(capsys):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    exec(compile(code, "README.md", "exec"), {})
+    right, far = re.findall(r"([\d.]+)% (?:right|are)", capsys.readouterr().out)
+    assert float(right) > 90
+    assert float(far) < 50
+
+
 def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "training.md").read_text()

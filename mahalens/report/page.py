@@ -176,7 +176,7 @@ def _result_line(model: str, row: dict[str, Any], colour: str) -> dict[str, Any]
     }
 
 
-def _outcomes(records: RunRecords) -> list[dict[str, str]]:
+def _outcomes(records: RunRecords) -> list[dict[str, Any]]:
     colours = model_colours(records.outcomes)
     primary = _primary(records)
     lines = []
@@ -188,6 +188,7 @@ def _outcomes(records: RunRecords) -> list[dict[str, str]]:
                 "colour": colours[model],
                 "trials": number(outcome["trials"]),
                 "statuses": statuses_line(outcome),
+                "tells": statuses_line(outcome) not in ("1 analytic", f"{outcome['trials']} done"),
                 "lost": trials_line(lost) if lost else "none",
                 "best": number(outcome.get("best_trial")),
                 "best_value": number(records.row(model, primary).get("best")),

@@ -36,7 +36,8 @@ def protocol_of(records: RunRecords) -> list[tuple[str, str]]:
     show("Seed", options.pop("seed", config.get("seed")))
     show("Device", options.pop("device", config.get("device")))
     show("Threads", config.get("threads"))
-    show("Engine", config.get("engine"))
+    if records.study == "gaussian":
+        show("Engine", config.get("engine"))
     if "gaussian" in options:
         show("Gaussian", options.pop("gaussian") or "drawn as in source 000")
     show("Condition number of Σ", facts.pop("condition_number", None))
@@ -61,6 +62,6 @@ def protocol_of(records: RunRecords) -> list[tuple[str, str]]:
 def _leave_out_unused(options: dict[str, Any]) -> None:
     """Of the ellipsoid study's options, those that the other of its two kinds of run has."""
     searching = ("dim", "solver", "count", "methods", "steps", "noise")
-    fitting = ("clusters", "train_size", "shrinkage")
+    fitting = ("clusters", "train_size", "shrinkage", "rivals")
     for name in searching if options.get("data") else fitting:
         options.pop(name, None)

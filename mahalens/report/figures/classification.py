@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from mahalens.report.catalogue import family, model_colours, model_label, models_in_order
-from mahalens.report.figures.scales import set_log_ticks
 from mahalens.report.figures.style import key, legend, panels, plain
 from mahalens.report.numbers import is_number
 from mahalens.report.records import RunRecords
@@ -50,7 +52,7 @@ def draw(records: RunRecords) -> Figure | None:
     figure, axes = panels(len(shown), 3, 3.8, sharex=True)
     colours = model_colours(models)
     sizes = sorted({size for m in models if (size := family(m)[1]) and family(m)[0] in _FAMILIES})
-    used: dict[str, str] = {}
+    used: dict[str, None] = {}
     for ax, metric in zip(axes, shown, strict=True):
         ax.set_title(_PANELS[metric], loc="left", fontsize=9.5)
         for name in _FAMILIES:
@@ -59,11 +61,11 @@ def draw(records: RunRecords) -> Figure | None:
             row = records.row(model, metric)
             single = model in _LINES or family(model)[0] in ("clusters", "mixture")
             if single and is_number(row.get("mean")) and row["mean"] > 0:
-                style = _LINES.get(model, (0, (2, 2)))
-                ax.axhline(100 * row["mean"], color=colours[model], ls=style, lw=1.3)
-                used[model] = str(style)
+                used.setdefault(model, None)
+                ax.axhline(100 * row["mean"], color=colours[model], ls=_line(model), lw=1.3)
         ax.set_xscale("log")
-        set_log_ticks(ax.xaxis, min(sizes), max(max(sizes), 2 * min(sizes)), most=8)
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xticks(sizes, [str(size) for size in sizes])
         ax.set_ylim(bottom=0)
         ax.set_xlabel("rank R (log scale)")
     entries = [
@@ -71,12 +73,15 @@ def draw(records: RunRecords) -> Figure | None:
         for name, (label, marker) in _FAMILIES.items()
         if any(family(m)[0] == name for m in models)
     ]
-    entries += [
-        key(plain(model_label(m)), color=colours[m], ls=_LINES.get(m, (0, (2, 2))), lw=1.3)
-        for m in used
-    ]
+    entries += [key(plain(model_label(m)), color=colours[m], ls=_line(m), lw=1.3) for m in used]
     legend(figure, entries, columns=4)
     return figure
+
+
+def _line(model: str) -> Any:
+    """How the line of a model without a rank is drawn; more dots for more of its parts."""
+    size = family(model)[1]
+    return _LINES.get(model) or (0, (6, 2, *(1, 2) * min(size or 1, 6)))
 
 
 def _draw_family(

@@ -21,7 +21,7 @@ SEARCH_METRICS: dict[str, Metric] = {
         "Time of one search",
         "Adam: seconds per step, timed over some steps for this trial's point alone, times the "
         "steps. Newton: the search for this trial's point alone. Without drawing and factoring.",
-        unit="s",
+        unit="seconds",
         log=True,
     ),
     "steps": Metric("Steps", "Steps of the search.", unit="steps", better=None),
@@ -53,8 +53,10 @@ DATA_METRICS: dict[str, Metric] = {
         unit="share",
     ),
     "distance_error": SEARCH_METRICS["distance_error"],
-    "fit_seconds": Metric("Time to fit", "Fitting this model alone.", unit="s", log=True),
-    "score_seconds": Metric("Time to score", "Classifying the whole test set.", unit="s", log=True),
+    "fit_seconds": Metric("Time to fit", "Fitting this model alone.", unit="seconds", log=True),
+    "score_seconds": Metric(
+        "Time to score", "Classifying the whole test set.", unit="seconds", log=True
+    ),
     "parameters": Metric("Numbers stored", "Size of the fitted model.", unit="numbers", log=True),
 }
 
