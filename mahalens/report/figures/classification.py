@@ -79,9 +79,9 @@ def draw(records: RunRecords) -> Figure | None:
 
 
 def _line(model: str) -> Any:
-    """How the line of a model without a rank is drawn; more dots for more of its parts."""
-    size = family(model)[1]
-    return _LINES.get(model) or (0, (6, 2, *(1, 2) * min(size or 1, 6)))
+    """How the line of a model without a rank is drawn; shorter dashes for more of its parts."""
+    size = family(model)[1] or 1
+    return _LINES.get(model) or (0, (12 / size, 4 / size**0.5))
 
 
 def _draw_family(

@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from mahalens.report.figures.scales import padded, positive_range, set_log_ticks
-from mahalens.report.figures.style import GREY, INK, key, legend, panels
-from mahalens.report.numbers import is_number
+from mahalens.report.figures.style import key, legend, panels
 from mahalens.report.records import RunRecords
 
 TITLE = "Distance error against rank"
@@ -48,9 +47,6 @@ def draw(records: RunRecords) -> Figure | None:
         ax.fill_between(shown, low, high, color=colour, alpha=0.15, lw=0)
         ax.plot(shown, middle, color=colour, marker=marker, ms=5, lw=1.8)
         entries.append(key(label, color=colour, marker=marker, ms=5, lw=1.8))
-    ranks = [r for r in records.config["options"].get("ranks", []) if is_number(r)]
-    for rank in ranks:
-        ax.axvline(rank, color=GREY, lw=0.8, ls=":", zorder=0)
     ax.set_xscale("log")
     ax.set_yscale("log")
     limits = padded(*ends)
@@ -60,7 +56,5 @@ def draw(records: RunRecords) -> Figure | None:
     ax.set_xticks(shown, [str(int(rank)) for rank in shown])
     ax.set_xlabel(f"components kept, of {int(grid[-1])} (log scale)")
     ax.set_ylabel("relative error of the distance (log scale)")
-    if ranks:
-        entries.append(key("a rank of this run", color=INK, lw=0.8, ls=":"))
     legend(figure, entries, columns=2)
     return figure
