@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-SMALL = "--dim 10 --count 16 --ranks 2,4 --steps 40 --trials 2".split()
+SMALL = ["--dim", "10", "--count", "16", "--ranks", "2,4", "--steps", "40", "--trials", "2"]
 
 SLOW = """
 import sys, time
@@ -71,8 +71,8 @@ def test_claims_and_report_know_the_study(done, cli):
 
 
 def test_data(cli, tmp_path):
-    words = "--data digits --ranks 2,8 --clusters 2 --train-size 300 --trials 2".split()
-    outcome = cli("run", "ellipsoids", *words, "--out", tmp_path / "run")
+    words = "--data digits --ranks 2,8 --clusters 2 --train-size 300 --trials 2"
+    outcome = cli("run", "ellipsoids", *words.split(), "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert "Rank 8 + rest" in outcome.out
     assert "scikit-learn's digits" in outcome.err

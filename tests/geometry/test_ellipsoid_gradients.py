@@ -218,9 +218,6 @@ class TestGradients:
         ellipsoids.distances(alone).sum().backward()
         close(x.grad[others], alone.grad)
 
-    @pytest.mark.xfail(
-        strict=True, reason="rows hold sqrt(1 / remainder^2 - 1 / spread^2), whose slope at 0 is 0"
-    )
     def test_where_spreads_equal_the_remainder(self):
         double = {"dtype": torch.float64}
         tensors = {
@@ -237,10 +234,6 @@ class TestGradients:
         for one, other in zip(torch.autograd.grad(fast.sum(), asked), wanted, strict=True):
             close(one, other)
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="slopes above the diagonal let a step leave the triangle; only some paths see that",
-    )
     def test_keep_triangles_triangular(self):
         whitening = torch.eye(64).repeat(2, 1, 1).requires_grad_()
         ellipsoids = FullEllipsoids(torch.zeros(2, 64), whitening)
@@ -301,17 +294,7 @@ class TestTangent:
 
     @pytest.mark.parametrize(
         "name",
-        [
-            pytest.param(
-                name,
-                marks=pytest.mark.xfail(
-                    strict=True, reason="the pull of the diagonal kinds is not centred"
-                )
-                if name in ("diagonal", "spherical")
-                else (),
-            )
-            for name in NAMES
-        ],
+        NAMES,
     )
     def test_pulls_far_from_the_origin(self, name):
         ellipsoids = make(name, dtype=torch.float32)

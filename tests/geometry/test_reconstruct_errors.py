@@ -90,7 +90,6 @@ def test_l1_of_a_remainder_is_refused():
         reconstruct(ellipsoids, DISTANCES, norm="l1")
 
 
-@pytest.mark.xfail(strict=True, reason="start is not checked to be a tensor")
 def test_a_start_that_is_no_tensor():
     with pytest.raises(InputError, match="start is a list"):
         reconstruct(ELLIPSOIDS, DISTANCES, start=[[0.0] * 5] * 2)

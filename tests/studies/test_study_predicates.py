@@ -394,8 +394,14 @@ def test_a_ratio_is_the_geometric_mean_with_its_interval():
 
 @pytest.mark.parametrize(
     ("side", "bound", "holds"),
-    [("below", 0.5, True), ("below", 0.05, False), ("below", 0.2, None)]
-    + [("above", 0.05, True), ("above", 0.5, False), ("above", 0.2, None)],
+    [
+        ("below", 0.5, True),
+        ("below", 0.05, False),
+        ("below", 0.2, None),
+        ("above", 0.05, True),
+        ("above", 0.5, False),
+        ("above", 0.2, None),
+    ],
 )
 def test_a_ratio_holds_fails_or_is_undecided_by_its_interval(side, bound, holds):
     given = evidence(a=[1.8, 2.2, 2.0, 1.9, 2.1], b=[10.0] * 5)

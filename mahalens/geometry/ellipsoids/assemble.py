@@ -57,6 +57,8 @@ def check_choice(
     """Ask for a kind there is, and for a rank where it needs one."""
     if kind not in get_args(Kind):
         raise InputError(f"kind is {kind!r}, wanted one of {', '.join(get_args(Kind))}")
+    if remainder not in ("variance", "precision"):
+        raise InputError(f'remainder is {remainder!r}, wanted "variance" or "precision"')
     if kind not in _WITH_RANK:
         if rank is not None or explained is not None or error is not None:
             raise InputError(
@@ -84,7 +86,22 @@ def covariance_of(given: Tensor, means: Tensor) -> Floats:
     estimation.require_symmetric(given.detach())
     matrix = given.detach().double().cpu().numpy()
     symmetric: Floats = (matrix + matrix.T) / 2
+    _require_semidefinite(symmetric, torch.finfo(given.dtype).eps)
     return symmetric
+
+
+def _require_semidefinite(matrix: Floats, eps: float) -> None:
+    """Ask for no negative spread, but for what rounding can explain."""
+    slack = len(matrix) * eps * float(np.abs(np.diag(matrix)).max())
+    try:
+        np.linalg.cholesky(matrix + max(slack, 1e-300) * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        least = float(np.linalg.eigvalsh(matrix)[0])
+        if least < -slack:
+            raise InputError(
+                f"covariance is not positive definite: smallest eigenvalue {least:.3g}; no spread "
+                "is negative, check the entries"
+            ) from None
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def axes_of_rows(rows: Floats, choice: RankChoice, shift: float = 0.0) -> Axes:
     trace = float(np.vdot(rows, rows)) + dim * shift
     _require_spread(values + shift, trace, dim)
     axes = vectors @ rows
-    axes /= np.linalg.norm(axes, axis=1, keepdims=True)
+    axes = _signed(axes / np.linalg.norm(axes, axis=1, keepdims=True))
     rest = _stand_in(values + shift, choice, dim, trace, rows, shift)
     return Axes(axes, np.sqrt(values + shift), None if rest is None else math.sqrt(rest))
 
@@ -173,15 +173,20 @@ def top_eigenpairs(covariance: Floats, rank: int) -> tuple[Floats, Floats]:
         found = eigh(covariance, subset_by_index=subset, check_finite=False)
     order = np.argsort(found[0])[::-1][:rank]
     values, vectors = found[0][order], found[1][:, order].T
+    return values, _signed(vectors)
+
+
+def _signed(vectors: Floats) -> Floats:
+    """Turn every row so that its largest entry is positive."""
     largest = np.abs(vectors).argmax(axis=1)
-    signs = np.sign(vectors[np.arange(rank), largest])
-    return values, np.ascontiguousarray(vectors * signs[:, None])
+    signs = np.sign(vectors[np.arange(len(vectors)), largest])
+    return np.ascontiguousarray(vectors * signs[:, None])
 
 
 def principal_axes(whitening: Tensor) -> tuple[Tensor, Tensor]:
     """Give all axes [K, D, D] and spreads [K, D], longest first, of Sigma_k = (W_k^T W_k)^-1."""
-    _, precisions, vectors = torch.linalg.svd(whitening)
-    return vectors.flip(-2), precisions.flip(-1).reciprocal()
+    _, precisions, vectors = torch.linalg.svd(whitening.double())
+    return vectors.flip(-2).to(whitening), precisions.flip(-1).reciprocal().to(whitening)
 
 
 def _kept(

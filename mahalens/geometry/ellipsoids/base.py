@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from mahalens.errors import InputError
 from mahalens.geometry.checks import (
@@ -20,11 +23,11 @@ from mahalens.geometry.checks import (
     require_tensor,
 )
 from mahalens.geometry.ellipsoids.checks import require_norm
+from mahalens.geometry.ellipsoids.keeper import Keeper
 from mahalens.geometry.ellipsoids.products import Norm, root, wanted_accuracy
 from mahalens.geometry.ellipsoids.tangent import Tangent
 from mahalens.geometry.memory import require_memory
 
-T = TypeVar("T")
 NEAREST_BLOCK = 4096
 
 
@@ -35,7 +38,7 @@ class Nearest(NamedTuple):
     indices: Tensor
 
 
-class Ellipsoids(ABC):
+class Ellipsoids(Keeper, ABC):
     """K ellipsoids in D dimensions: means [K, D] and, by kind, their spreads.
 
     Made by :func:`mahalens.geometry.ellipsoids.from_covariance`, ``from_data`` and
@@ -53,8 +56,8 @@ class Ellipsoids(ABC):
         if means.ndim != 2:
             raise InputError(f"means have shape {list(means.shape)}, wanted [K, D]")
         require_finite("means", means)
+        super().__init__()
         self.means = means
-        self._kept: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
     # What a kind must know
 
@@ -126,13 +129,19 @@ class Ellipsoids(ABC):
         k, n = doubtful.T.nonzero(as_tuple=True)
         again = []
         start = 0
-        for k_now, size in zip(
-            *(t.tolist() for t in k.unique_consecutive(return_counts=True)), strict=True
-        ):
+        found, sizes = (part.tolist() for part in k.unique_consecutive(return_counts=True))
+        for which, size in zip(found, sizes, strict=True):
             some = n[start : start + size]
-            delta = x[some].double() - self.means[k_now].double()
-            again.append(self._exactly(delta, k_now, norm).to(x.dtype))
             start += size
+
+            def measure(some: Tensor, which: int = which) -> Tensor:
+                delta = x[some].double() - self.means[which].double()
+                return self._exactly(delta, which, norm).to(x.dtype)
+
+            if self._tracked(x):  # made again on the way back, rather than differences kept
+                again.append(checkpoint(measure, some, use_reentrant=False))
+            else:
+                again.append(measure(some))
         return values.index_put((n, k), torch.cat(again))
 
     def nearest(self, x: Tensor, k: int = 1, *, norm: Norm = "l2") -> Nearest:
@@ -239,6 +248,9 @@ class Ellipsoids(ABC):
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
         """Give some of the ellipsoids, always as a collection: ``e[3]`` holds one."""
+        if not isinstance(index, slice):
+            with contextlib.suppress(TypeError):
+                index = operator.index(index)  # type: ignore[arg-type]
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"ellipsoid {index} of {len(self)}")
@@ -264,14 +276,6 @@ class Ellipsoids(ABC):
         from mahalens.geometry.ellipsoids.files import save_ellipsoids
 
         save_ellipsoids(self, Path(path))
-
-    def _keep(self, name: str, make: Callable[[], T]) -> T:
-        """What ``make`` gives, made once: again only if a tensor was changed in place."""
-        state = tuple((id(t), t._version) for t in self.tensors().values())
-        if name not in self._kept or self._kept[name][0] != state:
-            self._kept[name] = (state, make())
-        found: T = self._kept[name][1]
-        return found
 
     def _tracked(self, *others: Tensor) -> bool:
         """Whether gradients are wanted."""

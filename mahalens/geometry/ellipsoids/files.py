@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from mahalens.errors import InputError
 from mahalens.files import replacing
 from mahalens.geometry.ellipsoids.base import Ellipsoids
@@ -25,11 +27,22 @@ KINDS: dict[str, type[Ellipsoids]] = {
 
 def save_ellipsoids(ellipsoids: Ellipsoids, path: Path) -> None:
     """Write ``path`` under a temporary name and move it into place."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    ready = {n: t.detach().cpu().contiguous() for n, t in ellipsoids.tensors().items()}
-    with replacing(path) as temporary:
-        save_file(ready, temporary, {KEY: ellipsoids.kind})
+    found: dict[str, Tensor] = {}
+    for name, tensor in ellipsoids.tensors().items():
+        ready = tensor.detach().cpu().contiguous()
+        # The format has no two names for the same memory.
+        shared = any(
+            ready.untyped_storage()._cdata == t.untyped_storage()._cdata for t in found.values()
+        )
+        found[name] = ready.clone() if shared else ready
+    try:
+        with replacing(path) as temporary:
+            save_file(found, temporary, {KEY: ellipsoids.kind})
+    except SafetensorError as error:
+        raise InputError(f"{path}: cannot be written ({str(error).splitlines()[0]})") from None
 
 
 def load_ellipsoids(path: str | Path) -> Ellipsoids:

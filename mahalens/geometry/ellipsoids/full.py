@@ -85,22 +85,23 @@ class FullEllipsoids(Ellipsoids):
         return truncate(self, rank, remainder=remainder, **targets)
 
     def _values(self, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
-        if norm == "l1":  # components are along principal axes; a triangle's rows are not
-            return self._principal()._values(x, norm)
         centre = self.means.detach().mean(dim=0)
         if self._tracked(x):
             values: Tensor = RowNorms.apply(  # type: ignore[no-untyped-call]
-                x - centre, self.means - centre, self.whitening, self.ranks, norm
+                x - centre, self.means - centre, self.whitening.tril(), self.ranks, norm
             )
         else:
             values = row_norms(x - centre, self._panels(), len(self), norm)
         sizes = self._keep("sizes", lambda: squares(self.whitening))
-        return values, product_errors(x - centre, values, sizes, norm)
+        return values, product_errors(x - centre, self.means - centre, values, sizes, norm)
 
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
-        if norm == "l1":
-            return self._principal()._exactly(delta, k, norm)
-        return (delta @ self.whitening[k].double().T).square().sum(dim=1)
+        return (delta @ self.whitening[k].tril().double().T).square().sum(dim=1)
+
+    def _checked_values(self, x: Tensor, norm: Norm) -> Tensor:
+        if norm == "l1":  # components are along principal axes; a triangle's rows are not
+            return self._principal()._checked_values(x, norm)
+        return super()._checked_values(x, norm)
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""

@@ -22,7 +22,7 @@ from mahalens.geometry.ellipsoids.rows import RowTangent, descend_rows, product_
 from mahalens.geometry.ellipsoids.spheres import squared_gaps
 from mahalens.geometry.ellipsoids.tangent import Tangent, inverse
 
-LARGEST_TILT = 1e-3
+LARGEST_TILT = 3e-5
 
 
 class LowRankEllipsoids(Ellipsoids):
@@ -103,21 +103,30 @@ class LowRankEllipsoids(Ellipsoids):
         self._require_components(norm)
         centre = self.means.detach().mean(dim=0)
         near = x - centre
-        if self._tracked(x):
-            rows = self._rows()
-            sums: Tensor = RowNorms.apply(  # type: ignore[no-untyped-call]
-                near, self.means - centre, rows, self.ranks, norm
-            )
+        means = self.means - centre
+        tracked = self._tracked(x)
+        if tracked:
+            sums = self._norms(near, means, self.axes / self.spreads[..., None], norm)
         else:
             sums = row_norms(near, self._panels(), len(self), norm)
         if self.remainder is None:
             sizes = self._keep("sizes", lambda: squares(self._rows()))
-            return sums, product_errors(near, sums, sizes, norm)
-        gaps, sizes = squared_gaps(near, self.means - centre)
+            return sums, product_errors(near, means, sums, sizes, norm)
+        gaps, sizes = squared_gaps(near, means)
         rest = self.remainder.square()
         with torch.no_grad():
             errors = 4 * unit_roundoff(x.dtype) * sizes / rest
-        return gaps / rest - sums, errors
+        if not tracked:
+            return gaps / rest - sums, errors
+        # As _rows has it, slopes would be lost where a spread equals the remainder.
+        along = self._norms(near, means, self.axes, norm)
+        return sums + (gaps - along) / rest, errors
+
+    def _norms(self, near: Tensor, means: Tensor, rows: Tensor, norm: Norm) -> Tensor:
+        found: Tensor = RowNorms.apply(  # type: ignore[no-untyped-call]
+            near, means, rows, self.ranks, norm
+        )
+        return found
 
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
         axes, spreads = self.axes[k].double(), self.spreads[k].double()
@@ -179,6 +188,8 @@ class LowRankEllipsoids(Ellipsoids):
     @torch.no_grad()
     def _require_orthonormal(self) -> None:
         real = (self.axes != 0).any(dim=2)
+        if bool((real[:, 1:] & ~real[:, :-1]).any()):
+            raise InputError("axes of zeros come before others; put them last")
         gram = self.axes @ self.axes.mT
         tilt = (gram - torch.diag_embed(real.to(self.dtype))).abs().max().item()
         if tilt > LARGEST_TILT:

@@ -27,15 +27,22 @@ def squares(rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def product_errors(x: Tensor, values: Tensor, sizes: Tensor, norm: Norm) -> Tensor:
+def product_errors(x: Tensor, means: Tensor, values: Tensor, sizes: Tensor, norm: Norm) -> Tensor:
     """How far rounding may have moved the norms [N, K] of rows times centred x [N, D].
 
-    A product w . x is off by about u ||w|| ||x|| with the unit roundoff u, so the vector of
-    products by e = u ||W||_F ||x||, and its squared norm v by 2 e sqrt(v) + e^2.
+    A product w . x is off by about u ||w|| ||x|| with the unit roundoff u, and so is w . mean;
+    the vector of products is then off by e = u ||W||_F sqrt(||x||^2 + ||mean||^2), and its squared
+    norm v by 2 e sqrt(v) + e^2.
     """
-    reach = torch.linalg.vector_norm(x, dim=1) * unit_roundoff(x.dtype)
-    error = torch.outer(reach, sizes.sqrt())
+    reach = reaches(x, means)
+    error = reach * (sizes.sqrt() * unit_roundoff(x.dtype))
     return error if norm == "l1" else error.square().addcmul_(error, values.sqrt(), value=2)
+
+
+@torch.no_grad()
+def reaches(x: Tensor, means: Tensor) -> Tensor:
+    """sqrt(||x||^2 + ||mean||^2) for every point and mean [N, K]."""
+    return (x.square().sum(dim=1)[:, None] + means.square().sum(dim=1)).sqrt_()
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from mahalens.geometry.ellipsoids.checks import require_norm, require_spreads
 from mahalens.geometry.ellipsoids.full import FullEllipsoids
 from mahalens.geometry.ellipsoids.lowrank import LARGEST_TILT
 from mahalens.geometry.ellipsoids.products import Norm, root, unit_roundoff
+from mahalens.geometry.ellipsoids.rows import reaches, squares
 from mahalens.geometry.ellipsoids.spheres import SphericalEllipsoids
 from mahalens.geometry.ellipsoids.tangent import Tangent, inverse
 
@@ -97,22 +98,20 @@ class SharedBasisEllipsoids(Ellipsoids):
         across, across_errors = outer._values(near - p @ self.basis, norm)
         with torch.no_grad():
             # Projections are off by u ||x - centre||, which the parts know nothing of.
-            reach = unit_roundoff(x.dtype) * torch.linalg.vector_norm(near, dim=1)[:, None]
-            off = reach * (inner._keep("sizes", lambda: self._sizes()).sqrt())
+            means = self.means - self.means.mean(dim=0)
+            reach = unit_roundoff(x.dtype) * reaches(near, means)
+            off = reach * inner._keep("sizes", lambda: squares(self.whitening)).sqrt()
             more = off * (2 * within.sqrt() + off)
             stray = reach / self.remainder
             more = more + stray * (2 * across.clamp(min=0).sqrt() + stray)
         return within + across, within_errors + across_errors + more
-
-    def _sizes(self) -> Tensor:
-        return torch.stack([one.square().sum() for one in self.whitening.detach()])
 
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
         basis = self.basis.double()
         p = delta @ basis.T
         across = delta - p @ basis
         across = across - (across @ basis.T) @ basis  # orthogonal within rounding only
-        within = (p @ self.whitening[k].double().T).square().sum(dim=1)
+        within = (p @ self.whitening[k].tril().double().T).square().sum(dim=1)
         return within + across.square().sum(dim=1) / self.remainder[k].double().square()
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:

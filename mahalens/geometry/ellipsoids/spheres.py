@@ -139,7 +139,9 @@ class _InputTangent(Tangent):
             self.distances = of._checked_values(x, norm)
         if norm == "l2":
             self.distances = root(self.distances)
-        self._x, self._means, self._spreads, self._norm = x, of.means.detach(), spreads, norm
+        centre = of.means.detach().mean(dim=0)
+        self._x, self._means = x - centre, of.means.detach() - centre
+        self._spreads, self._norm = spreads, norm
 
     def pull(self, weights: Tensor) -> Tensor:
         """Give sum_k weights_nk grad d_k(x_n) [N, D] for weights [N, K]."""

@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.geometry.checks import require_count, require_finite, require_same_kind
+from mahalens.geometry.checks import (
+    require_count,
+    require_finite,
+    require_same_kind,
+    require_tensor,
+)
 from mahalens.geometry.ellipsoids import Ellipsoids, SphericalEllipsoids
 from mahalens.geometry.ellipsoids.products import Norm
 from mahalens.geometry.reconstruction.adam import PUBLISHED_STEPS, AdamSearch
 from mahalens.geometry.reconstruction.newton import STEPS, NewtonSearch
 from mahalens.geometry.reconstruction.problem import Problem
-from mahalens.geometry.reconstruction.result import Reconstruction, assess
+from mahalens.geometry.reconstruction.result import POOR, Reconstruction, assess
 from mahalens.geometry.reconstruction.spheres import solve_spheres
 
 __all__ = [
@@ -32,8 +37,6 @@ __all__ = [
 ]
 
 Method = Literal["auto", "newton", "adam", "closed-form"]
-POOR = 1e-3
-"""A residual above this share of the distances looks like a local minimum."""
 
 
 def reconstruct(
@@ -47,7 +50,7 @@ def reconstruct(
     steps: int | None = None,
     lr: float | None = None,
     noise: float | None = None,
-    restarts: int = 3,
+    restarts: int = 10,
 ) -> Reconstruction:
     """Find the points x [N, D] whose distances [N, K] to K ellipsoids are given.
 
@@ -144,6 +147,7 @@ def _residuals(problem: Problem, x: Tensor) -> Tensor:
 
 
 def _checked_start(start: Tensor, problem: Problem) -> Tensor:
+    require_tensor("start", start, "[..., N, D]")
     require_same_kind("start", start, "the ellipsoids", problem.ellipsoids.means)
     wanted = (len(problem), problem.dim)
     if tuple(start.shape) != wanted:

@@ -115,7 +115,8 @@ class Problem:
 
     def _noise(self, attempt: int) -> Tensor:
         generator = torch.Generator().manual_seed(attempt)
-        noise = torch.randn(len(self), self.dim, generator=generator, dtype=torch.float64)
+        # The same for all points: what is found does not depend on which others are sought.
+        noise = torch.randn(1, self.dim, generator=generator, dtype=torch.float64)
         return noise.to(self.targets)
 
 

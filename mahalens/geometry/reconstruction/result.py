@@ -9,6 +9,9 @@ from torch import Tensor
 
 from mahalens.geometry.reconstruction.problem import Problem
 
+POOR = 1e-3
+"""A residual above this share of the distances, and of three times the noise if that is known,
+looks like a local minimum."""
 UNDETERMINED = 1e-6
 """Directions that change the distances this much less than the best one count as open."""
 
@@ -20,6 +23,8 @@ class Reconstruction:
     =================  ========================================================================
     ``x`` [N, D]       the points
     ``residual`` [N]   root mean square of d_k(x) - distance_k
+    ``poor`` [N]       whether that is so large that this may be a local minimum, unless the
+                       distances are noisy
     ``rank`` [N]       how many of the D directions the distances determine
     ``condition`` [N]  longest over shortest slope among those: 1 is perfect, large is vague
     ``noise`` [N]      standard deviation of the distances: given, or estimated from the residual;
@@ -32,6 +37,7 @@ class Reconstruction:
 
     x: Tensor
     residual: Tensor
+    poor: Tensor
     rank: Tensor
     condition: Tensor
     noise: Tensor
@@ -48,6 +54,11 @@ class Reconstruction:
         """How well point number ``point`` is determined, in a sentence or two."""
         dim, rank = self.x.shape[1], int(self.rank[point])
         fit = f"The distances are met within {float(self.residual[point]):.2g} (root mean square)."
+        if bool(self.poor[point]):
+            fit += (
+                " That is poor unless they are noisy: it may be a local minimum; give a start, "
+                "more restarts, or their noise."
+            )
         if rank < dim:
             told = (
                 f"{self.count} distances determine {rank} of {dim} directions; the other "
@@ -86,7 +97,7 @@ def assess(
 ) -> Reconstruction:
     """Look at residuals and slopes where a search has ended."""
     columns: dict[str, list[Tensor]] = {
-        name: [] for name in ("residual", "rank", "condition", "noise", "expected_error")
+        name: [] for name in ("residual", "poor", "rank", "condition", "noise", "expected_error")
     }
     for block in problem.blocks():
         tangent = problem.tangent(x[block])
@@ -105,7 +116,10 @@ def assess(
         else:
             sigma = torch.full_like(squares, noise)
         inverse = torch.where(open_, 0.0, 1 / torch.where(open_, 1.0, slopes).square()).sum(dim=1)
-        columns["residual"].append((squares / problem.count).sqrt())
+        fit = (squares / problem.count).sqrt()
+        bound = POOR * problem.targets[block].double().square().mean(dim=1).sqrt()
+        columns["residual"].append(fit)
+        columns["poor"].append(fit > bound + 3 * (noise or 0.0))
         columns["rank"].append(rank)
         columns["condition"].append(slopes[:, 0] / shortest)
         columns["noise"].append(sigma)
