@@ -67,6 +67,5 @@ def draw_ellipsoids(
     """
     if dtype not in (torch.float32, torch.float64):
         raise InputError(f"dtype is {dtype}, wanted torch.float32 or torch.float64")
-    means = draw_points(dim, count, seed, "means", torch.float64)
-    drawn = DrawnCovariances(dim, count, seed)
-    return ellipsoids.from_covariance(means, drawn, **options).to(dtype)
+    means = draw_points(dim, count, seed, "means", dtype)
+    return ellipsoids.from_covariance(means, DrawnCovariances(dim, count, seed), **options)

@@ -70,7 +70,9 @@ def require_data_spread(
 
 
 @torch.no_grad()
-def require_positive_definite(covariance: Tensor, factor: Tensor, failed: Tensor) -> None:
+def require_positive_definite(
+    covariance: Tensor, factor: Tensor, failed: Tensor, advice: str
+) -> None:
     """Ask for a covariance [..., D, D] with spread in all directions.
 
     ``factor`` is its Cholesky factor where that has not ``failed``. The eigenvalues of the
@@ -86,7 +88,6 @@ def require_positive_definite(covariance: Tensor, factor: Tensor, failed: Tensor
     values = torch.linalg.eigvalsh(covariance / scale.unsqueeze(-1) / scale.unsqueeze(-2))
     noise = (10 + math.sqrt(dim)) * eps * values[..., -1:].abs()
     rank = (values > noise).sum(dim=-1)
-    advice = "add a multiple of the identity"
     if covariance.dtype != torch.float64:
         advice = f"give it in float64 or {advice}"
     worst = _first(failed | (rank < dim))

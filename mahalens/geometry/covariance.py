@@ -108,9 +108,13 @@ def estimate(x: Tensor, *, ridge: float, shrinkage: float | str) -> tuple[Tensor
     return mean, rows.mT
 
 
-def factor_covariance(covariance: Tensor) -> Tensor:
+ADVICE = "add a multiple of the identity"
+
+
+def factor_covariance(covariance: Tensor, advice: str = ADVICE) -> Tensor:
     """Give the Cholesky factor of a covariance [..., D, D], or say why there is none.
 
+    ``advice`` is what to do about a singular one.
     An asymmetry that rounding can explain (half the digits of the dtype, relative to the two
     standard deviations) is averaged away.
     """
@@ -119,7 +123,7 @@ def factor_covariance(covariance: Tensor) -> Tensor:
     symmetric = (covariance + covariance.mT) / 2
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(symmetric)
-    require_positive_definite(symmetric.detach(), factor.detach(), failed > 0)
+    require_positive_definite(symmetric.detach(), factor.detach(), failed > 0, advice)
     return factor
 
 

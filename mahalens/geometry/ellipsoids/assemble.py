@@ -31,6 +31,7 @@ from mahalens.geometry.whitening import whitening_matrix
 Kind = Literal["full", "low-rank", "low-rank+remainder", "diagonal", "spherical", "shared-basis"]
 """The kinds of ellipsoids."""
 
+ADVICE = "pass ridge=1e-6 or more"
 _WITH_RANK = ("low-rank", "low-rank+remainder", "shared-basis")
 
 
@@ -130,7 +131,7 @@ def assemble(
         whitening = means.new_empty(count, dim, dim)
         for k, part in parts():
             with naming(k):
-                factor = estimation.factor_covariance(torch.from_numpy(part.whole))
+                factor = estimation.factor_covariance(torch.from_numpy(part.whole), ADVICE)
             whitening[k] = whitening_matrix(factor, "cholesky")
         return FullEllipsoids(means, whitening)
     if kind == "shared-basis":
@@ -186,7 +187,7 @@ def _shared(
         with naming(k):
             whole = part.whole
             inside = basis @ whole @ basis.T
-            factor = estimation.factor_covariance(torch.from_numpy((inside + inside.T) / 2))
+            factor = estimation.factor_covariance(torch.from_numpy((inside + inside.T) / 2), ADVICE)
             whitening[k] = whitening_matrix(factor, "cholesky")
             if size == dim:  # nothing is left across but rounding, which must not count
                 remainder[k] = float(np.sqrt(np.trace(whole)))

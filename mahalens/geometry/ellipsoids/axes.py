@@ -132,7 +132,7 @@ def axes_of_rows(rows: Floats, choice: RankChoice, shift: float = 0.0) -> Axes:
         count >= dim
         or choice.rank is None
         or choice.rank >= count
-        or choice.remainder != "variance"
+        or choice.remainder == "precision"
     ):
         return longest_axes(rows.T @ rows, choice, shift)
     values, vectors = top_eigenpairs(rows @ rows.T, choice.rank)

@@ -107,8 +107,8 @@ def from_data(
 
     Ellipsoid k belongs to the k-th smallest label. ``ridge`` and ``shrinkage`` as in
     :meth:`Gaussian.from_data <mahalens.geometry.Gaussian.from_data>`, the rest as in
-    :func:`from_covariance`. Where samples are fewer than inputs, a given rank with a remainder by
-    variance comes from the smaller matrix of their inner products.
+    :func:`from_covariance`. Where samples are fewer than inputs, axes of a given rank come from
+    the smaller matrix of their inner products.
     """
     require_tensor("x", x, "[..., N, D]")
     if x.ndim != 2:
