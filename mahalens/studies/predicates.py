@@ -278,7 +278,7 @@ _PLACES = {
 }
 
 
-_NAMES = {"final_error": "Error", "seconds": "Time"}
+_NAMES = {"final_error": "Error", "seconds": "Time", "error_density": "Test error"}
 
 
 Predicate = Lower | TrialShare | Average | Ratio | AboveChance | Both
