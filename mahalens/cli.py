@@ -236,7 +236,7 @@ def _print_results(path: Path) -> None:
     console = Console(highlight=False)
     results = results_table(summary)
     # On a narrow terminal lines wrap, rather than columns fold into single letters.
-    console.width = max(console.width, 14 * len(results.columns))
+    console.width = max(console.width, 18 * len(results.columns))
     console.print(results)
     console.print(outcomes_table(summary))
     console.print(claims_table([(path.name, summary)]))
