@@ -96,7 +96,7 @@ def test_options_survive_the_record():
         ({"trials": -1}, "--trials -1"),
         ({"steps": 0}, "--steps 0"),
         ({"seed": -1}, "--seed -1"),
-        ({"dim": 10**10}, "at most 1000000000"),
+        ({"dim": 10**13}, "at most 1000000000000"),
         ({"ranks": (4, 97)}, "--ranks 97: is more than --dim 96"),
         ({"ranks": (0,)}, "--ranks 0: give a whole number of at least 1"),
         ({"ranks": (4, 4)}, "--ranks 4,4: a number is named twice"),

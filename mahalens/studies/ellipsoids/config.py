@@ -14,6 +14,7 @@ from mahalens.studies.ellipsoids.real_options import (
     DEFAULT_RANKS,
     DEFAULT_SHRINKAGE,
 )
+from mahalens.studies.options import check_count
 
 METHODS = {
     "elliptical": "full Mahalanobis distance, a triangular factor per ellipsoid",
@@ -33,7 +34,6 @@ SMALL = {"dim": 96, "count": 128, "steps": 3_000}
 RANKS = (4, 8, 64)
 NEWTON_STEPS = 200
 TRIALS = 5
-LARGEST_COUNT = 10**9
 
 
 class EllipsoidConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,8 +60,8 @@ class EllipsoidConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     def __post_init__(self) -> None:
         for name in ("dim", "count", "steps", "trials"):
-            _check_count(name, getattr(self, name), 1)
-        _check_count("seed", self.seed, 0, 2**63 - 1)
+            check_count(name, getattr(self, name), 1)
+        check_count("seed", self.seed, 0, 2**63 - 1)
         _check_each("ranks", self.ranks)
         if self.data is None and (above := [r for r in self.ranks if r > self.dim]):
             raise InputError(
@@ -72,7 +72,7 @@ class EllipsoidConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         _check_names("methods", self.methods, METHODS)
         _check_each("clusters", self.clusters)
         if self.train_size is not None:
-            _check_count("train-size", self.train_size, 2)
+            check_count("train-size", self.train_size, 2)
         if not 0 <= self.shrinkage < 1:
             raise InputError(f"--shrinkage {self.shrinkage}: give a number from 0 to below 1")
 
@@ -183,16 +183,9 @@ def split_model(model: str) -> tuple[str, int | None]:
     return (method, int(rank)) if rank.isdigit() else (model, None)
 
 
-def _check_count(name: str, value: int, least: int, most: int = LARGEST_COUNT) -> None:
-    if value < least:
-        raise InputError(f"--{name} {value}: give a whole number of at least {least}")
-    if value > most:
-        raise InputError(f"--{name} {value}: give a whole number of at most {most}")
-
-
 def _check_each(name: str, values: tuple[int, ...]) -> None:
     for value in values:
-        _check_count(name, value, 1)
+        check_count(name, value, 1)
     if len(set(values)) < len(values):
         raise InputError(f"--{name} {','.join(map(str, values))}: a number is named twice")
     if name == "ranks" and not values:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mahalens.stats import summarize
 from mahalens.studies.claims import Claim, judge
 from mahalens.studies.ellipsoids.claims import CLAIMS
 from mahalens.studies.ellipsoids.config import EllipsoidConfig
@@ -21,7 +20,7 @@ from mahalens.studies.ellipsoids.published import DETAILS, published_figure
 from mahalens.studies.ellipsoids.search import SearchReading
 from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import CURVES, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
-from mahalens.studies.predicates import is_finite
+from mahalens.studies.rows import summary_row
 
 Trials = Mapping[str, Sequence[Mapping[str, float]]]
 """Numbers by model, trial and metric."""
@@ -97,26 +96,17 @@ def summarise(
     best = {model: _best(columns[model, primary]) for model in trials}
     rows = []
     for (model, metric), values in columns.items():
-        summary = summarize(values)
-        place, figure = best[model], published(metric, model)
-        rows.append(
-            {
-                "group": group,
-                "model": model,
-                "metric": metric,
-                "mean": summary.mean,
-                "std": summary.std,
-                "variance": summary.variance,
-                "median": summary.median,
-                "min": summary.min,
-                "max": summary.max,
-                "n": summary.n,
-                "ci95": summary.ci95,
-                "best": None if place is None else is_finite(float(values[place])),
-                "published": figure,
-                "published_detail": DETAILS.get((metric, model)) if figure is not None else None,
-            }
+        figure, detail = published(metric, model), DETAILS.get((metric, model))
+        row = summary_row(
+            group,
+            model,
+            metric,
+            values,
+            best=best[model],
+            published=figure,
+            published_detail=detail,
         )
+        rows.append(row)
     outcomes = [
         {
             "model": model,

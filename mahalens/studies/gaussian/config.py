@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from mahalens.errors import InputError
+from mahalens.studies.options import check_count
 
 MODELS = {
     "abs": "MD_Abs: Linear(D), Abs, Norm",
@@ -24,8 +25,6 @@ PUBLISHED_EPOCHS = {2: 10_000, 10: 50_000, 100: 250_000}
 PUBLISHED_SAMPLES = {2: 1_000, 10: 1_000, 100: 10_000}
 PUBLISHED_TRIALS = 20
 NEWTON_STEPS = 2_000
-LARGEST_COUNT = 10**12
-"""More than any machine can hold; beyond it, libraries underneath fail in their own words."""
 
 
 class GaussianConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -48,8 +47,8 @@ class GaussianConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def __post_init__(self) -> None:
         for name in ("dim", "trials", "epochs", "samples", "test_samples"):
             least = 2 if name == "samples" else 1  # one sample has no spread to whiten
-            _check_count(name, getattr(self, name), least)
-        _check_count("seed", self.seed, 0, 2**63 - 1)
+            check_count(name, getattr(self, name), least)
+        check_count("seed", self.seed, 0, 2**63 - 1)
         if not self.models:
             raise InputError(f"--models is empty: give some of {', '.join(MODELS)}")
         for model in self.models:
@@ -78,7 +77,7 @@ class GaussianConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Dimensions that were not published take the figures of the next larger one that was.
         Newton runs in float64 by default, because it converges further than float32 can show.
         """
-        _check_count("dim", dim, 1)
+        check_count("dim", dim, 1)
         if solver not in SOLVERS:
             raise InputError(f"--solver {solver}: unknown; known: {', '.join(SOLVERS)}")
         if dtype is not None and dtype not in DTYPES:
@@ -129,10 +128,3 @@ class GaussianConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         if self.gaussian is not None:
             found.append(f"gaussian: from {self.gaussian} instead of drawn as in source 000")
         return found
-
-
-def _check_count(name: str, value: int, least: int, most: int = LARGEST_COUNT) -> None:
-    if value < least:
-        raise InputError(f"--{name} {value}: give a whole number of at least {least}")
-    if value > most:
-        raise InputError(f"--{name} {value}: give a whole number of at most {most}")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from mahalens.audit import chance_cosine
 from mahalens.data import stream
-from mahalens.stats import summarize
 from mahalens.studies.claims import judge
 from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import CURVES, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
@@ -21,6 +20,7 @@ from mahalens.studies.gaussian.metrics import METRICS
 from mahalens.studies.gaussian.problem import Problem
 from mahalens.studies.gaussian.published import PUBLISHED, published_mean
 from mahalens.studies.gaussian.reading import ModelReading
+from mahalens.studies.rows import summary_row
 
 GRID = 161
 SHOWN_SAMPLES = 400
@@ -95,25 +95,16 @@ def _outcome(reading: ModelReading) -> dict[str, Any]:
 
 
 def _row(problem: Problem, reading: ModelReading, name: str) -> dict[str, Any]:
-    summary = summarize([metrics[name] for metrics in reading.metrics])
     figure = PUBLISHED.get((name, reading.model, problem.config.dim))
-    best = math.nan if reading.best is None else reading.metrics[reading.best][name]
-    return {
-        "group": {"dim": problem.config.dim, "solver": problem.config.solver},
-        "model": reading.model,
-        "metric": name,
-        "mean": summary.mean,
-        "std": summary.std,
-        "variance": summary.variance,
-        "median": summary.median,
-        "min": summary.min,
-        "max": summary.max,
-        "n": summary.n,
-        "ci95": summary.ci95,
-        "best": best,
-        "published": None if figure is None else figure.mean,
-        "published_detail": None if figure is None else figure.detail(),
-    }
+    return summary_row(
+        {"dim": problem.config.dim, "solver": problem.config.solver},
+        reading.model,
+        name,
+        [metrics[name] for metrics in reading.metrics],
+        best=reading.best,
+        published=None if figure is None else figure.mean,
+        published_detail=None if figure is None else figure.detail(),
+    )
 
 
 def _trial_rows(readings: list[ModelReading]) -> list[list[Any]]:
