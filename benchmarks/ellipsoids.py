@@ -1,6 +1,6 @@
 """How long distances to many ellipsoids take, and the way back: ours, what others use, the limit.
 
-    python benchmarks/ellipsoids.py [--quick] [--json FILE]
+    python benchmarks/ellipsoids.py [--quick] [--only GROUP] [--json FILE]
 
 All sides of a case do the same work in one process, taking turns, in float32 (scipy's cdist knows
 only float64); the figures are medians. The limit is the matrix product that gives the components
@@ -132,7 +132,8 @@ class ImageLike(DrawnCovariances):
 
 def kinds_cases(quick: bool) -> list[dict[str, Any]]:
     points, count, dim, rank = (200, 6, 40, 4) if quick else (10_000, 256, 784, 16)
-    covariances = ImageLike(dim, count)
+    drawn = ImageLike(dim, count)
+    covariances = [drawn[k] for k in range(count)]  # drawing them is no part of building
     means = draw_points(dim, count, 0, "means", torch.float32)
     began = time.perf_counter()
     full = ellipsoids.from_covariance(means, covariances)
@@ -216,7 +217,7 @@ def axes_cases(quick: bool) -> list[dict[str, Any]]:
     return found
 
 
-def reconstruction_case(quick: bool) -> dict[str, Any]:
+def reconstruction_cases(quick: bool) -> list[dict[str, Any]]:
     dim, count, steps = (30, 50, 3) if quick else (784, 1024, 20)
     full = draw_ellipsoids(dim, count)
     assert isinstance(full, FullEllipsoids)
@@ -245,14 +246,8 @@ def reconstruction_case(quick: bool) -> dict[str, Any]:
     began = time.perf_counter()
     adam(steps)
     step = (time.perf_counter() - began) / steps
-    return case(
-        "reconstruction",
-        ours,
-        step * PUBLISHED_STEPS,
-        None,
-        error=error,
-        own_adam_s=own_adam * PUBLISHED_STEPS,
-    )
+    more = {"error": error, "own_adam_s": own_adam * PUBLISHED_STEPS}
+    return [case("reconstruction", ours, step * PUBLISHED_STEPS, None, **more)]
 
 
 def source_adam(inverses: Tensor, means: Tensor, targets: Tensor, start: Tensor) -> Any:
@@ -278,14 +273,15 @@ def source_adam(inverses: Tensor, means: Tensor, targets: Tensor, start: Tensor)
 
 def main() -> None:
     """Measure all cases and print a table."""
-    options = arguments(__doc__)
-    quick = options.quick
-    cases = [
-        *full_cases(quick),
-        *kinds_cases(quick),
-        reconstruction_case(quick),
-        *axes_cases(quick),
-    ]
+    groups = {
+        "full": full_cases,
+        "kinds": kinds_cases,
+        "reconstruction": reconstruction_cases,
+        "axes": axes_cases,
+    }
+    options = arguments(__doc__, [*groups])
+    chosen = [options.only] if options.only else [*groups]
+    cases = [case for name in chosen for case in groups[name](options.quick)]
     finish("ellipsoids", cases, options)
 
 

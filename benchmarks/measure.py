@@ -73,11 +73,14 @@ def machine() -> dict[str, Any]:
     return {"processor": model, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """The options every benchmark has."""
+def arguments(description: str, groups: Sequence[str] = ()) -> argparse.Namespace:
+    """The options every benchmark has; with groups of cases, one of them can be measured alone."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small and once, to see that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    if groups:
+        told = "measure these cases only; others in FILE stay as they are"
+        parser.add_argument("--only", choices=groups, help=told)
     return parser.parse_args()
 
 
@@ -89,6 +92,10 @@ def finish(name: str, cases: list[dict[str, Any]], options: argparse.Namespace) 
     for row in (columns, *rows):
         print("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)))
     if options.json:
+        if getattr(options, "only", None) and options.json.exists():
+            measured = {case["case"]: case for case in cases}
+            before = json.loads(options.json.read_text())["cases"]
+            cases = [measured.pop(case["case"], case) for case in before] + [*measured.values()]
         content = {"name": name, "quick": options.quick, **machine(), "cases": cases}
         temporary = options.json.with_name(f".{options.json.name}.tmp")
         temporary.write_text(json.dumps(content, indent=2) + "\n")

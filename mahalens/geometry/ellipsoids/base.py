@@ -117,16 +117,20 @@ class Ellipsoids(Keeper, ABC):
         values = self._checked_values(x, norm)
         if norm == "l1":
             return values.square() if squared else values
-        return values if squared else root(values)
+        if squared:
+            return values
+        return root(values) if values.requires_grad else values.sqrt()
 
     def _checked_values(self, x: Tensor, norm: Norm) -> Tensor:
         values, errors = self._values(x, norm)
         with torch.no_grad():
             tolerated = wanted_accuracy(x.dtype) * (2 if norm == "l2" else 1)
-            doubtful = errors >= values * tolerated
+            doubtful = errors.div_(tolerated) >= values
         if not bool(doubtful.any()):
             return values
-        k, n = doubtful.T.nonzero(as_tuple=True)
+        n, k = doubtful.nonzero(as_tuple=True)
+        order = torch.argsort(k, stable=True)  # one ellipsoid after the other
+        n, k = n[order], k[order]
         again = []
         start = 0
         found, sizes = (part.tolist() for part in k.unique_consecutive(return_counts=True))
@@ -142,7 +146,9 @@ class Ellipsoids(Keeper, ABC):
                 again.append(checkpoint(measure, some, use_reentrant=False))
             else:
                 again.append(measure(some))
-        return values.index_put((n, k), torch.cat(again))
+        if values.requires_grad or self._tracked(x):
+            return values.index_put((n, k), torch.cat(again))
+        return values.index_put_((n, k), torch.cat(again))
 
     def nearest(self, x: Tensor, k: int = 1, *, norm: Norm = "l2") -> Nearest:
         """Give the k nearest ellipsoids of every row of x [N, D], without keeping all N x K.

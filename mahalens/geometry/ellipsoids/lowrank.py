@@ -23,6 +23,7 @@ from mahalens.geometry.ellipsoids.spheres import squared_gaps
 from mahalens.geometry.ellipsoids.tangent import Tangent, inverse
 
 LARGEST_TILT = 3e-5
+MUCH_LEFT = 0.05
 
 
 class LowRankEllipsoids(Ellipsoids):
@@ -115,9 +116,9 @@ class LowRankEllipsoids(Ellipsoids):
         gaps, sizes = squared_gaps(near, means)
         rest = self.remainder.square()
         with torch.no_grad():
-            errors = 4 * unit_roundoff(x.dtype) * sizes / rest
+            errors = sizes * (4 * unit_roundoff(x.dtype) / rest)
         if not tracked:
-            return gaps / rest - sums, errors
+            return gaps.div_(rest).sub_(sums), errors
         # As _rows has it, slopes would be lost where a spread equals the remainder.
         along = self._norms(near, means, self.axes, norm)
         return sums + (gaps - along) / rest, errors
@@ -136,9 +137,17 @@ class LowRankEllipsoids(Ellipsoids):
         values = (along / spreads).square().sum(dim=1)
         if self.remainder is None:
             return values
+        rest = self.remainder[k].double().square()
+        if self.dtype == torch.float32:
+            # float64 has digits to spare for a difference, but axes are at right angles only as
+            # far as float32 goes: not where nearly all lies along them.
+            whole = delta.square().sum(dim=1)
+            left = whole - along.square().sum(dim=1)
+            if bool((left.detach() > MUCH_LEFT * whole.detach()).all()):
+                return values + left / rest
         across = delta - along @ axes
-        across = across - (across @ axes.T) @ axes  # axes are orthogonal within rounding only
-        return values + across.square().sum(dim=1) / self.remainder[k].double().square()
+        across = across - (across @ axes.T) @ axes
+        return values + across.square().sum(dim=1) / rest
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
