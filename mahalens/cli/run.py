@@ -1,8 +1,7 @@
-"""The command line: parses, calls, prints. Starts quickly: torch is loaded by ``run`` only."""
+"""``mahalens run``: start a study, or go on with one."""
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 import warnings
@@ -12,52 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mahalens._version import __version__
-from mahalens.errors import InputError, Interrupted, MahalensError
+from mahalens.cli.kinds import FOLDER, CommaSeparated, WholeNumbers
+from mahalens.errors import InputError, Interrupted
 from mahalens.studies.ellipsoids.config import METHODS, EllipsoidConfig
 from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
 from mahalens.studies.gaussian.config import DTYPES, MODELS, SOLVERS, GaussianConfig
-from mahalens.studies.registry import DATA, STUDIES
+from mahalens.studies.registry import STUDIES
 
 if TYPE_CHECKING:
     from mahalens.studies.folder import RunFolder
 
-FOLDER = click.Path(path_type=Path)
 
-
-class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
-    """Several values in one option, separated by commas."""
-
-    name = "a,b,..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
-        """Split the text."""
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
-
-
-class WholeNumbers(CommaSeparated):
-    """Several whole numbers in one option, separated by commas."""
-
-    name = "n,n,..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
-        """Split the text and read the numbers."""
-        parts = super().convert(value, param, ctx)
-        try:
-            return tuple(int(part) for part in parts)
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers such as 4,8,64", param, ctx)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="mahalens")
-def cli() -> None:
-    """Read and build neural networks as distance measures."""
-
-
-@cli.group(invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option("--resume", type=FOLDER, metavar="DIR", help="Go on with the run in DIR.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 @click.pass_context
@@ -151,49 +116,6 @@ def ellipsoids(out: Path, force: bool, quiet: bool, **options: Any) -> None:
         _carry_on(folder, quiet=quiet)
 
 
-@cli.command("list")
-def list_() -> None:
-    """List studies, models, solvers and data."""
-    for title, entries in (
-        ("Studies", STUDIES),
-        ("Models of gaussian", MODELS),
-        ("Solvers of gaussian", SOLVERS),
-        ("Methods of ellipsoids", METHODS),
-        ("Solvers of ellipsoids", SEARCHES),
-        ("Data", DATA),
-    ):
-        click.echo(f"{title}:")
-        for name, text in entries.items():
-            click.echo(f"  {name:<15} {text}")
-
-
-@cli.command()
-@click.argument("folder", type=FOLDER, metavar="DIR")
-def report(folder: Path) -> None:
-    """Make the figures and the report of the run in DIR again."""
-    from mahalens.report import build_report
-
-    click.echo(build_report(folder))
-
-
-@cli.command()
-@click.argument("folders", type=FOLDER, metavar="DIR...", nargs=-1, required=True)
-def claims(folders: tuple[Path, ...]) -> None:
-    """Show the ledger: each claim of the sources with its verdict in each run."""
-    from rich.console import Console
-
-    from mahalens.report.records import load_run
-    from mahalens.report.tables import claims_table
-
-    short = [folder.name for folder in folders]
-    names = short if all(short) and len(set(short)) == len(short) else [str(f) for f in folders]
-    runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
-    console = Console(highlight=False)
-    # On a narrow terminal lines wrap, rather than columns vanish.
-    console.width = max(console.width, 50 + 20 * len(runs))
-    console.print(claims_table(runs), soft_wrap=False)
-
-
 def _dim_of(gaussian: Path) -> int:
     from mahalens.data import load_gaussian
 
@@ -240,36 +162,3 @@ def _print_results(path: Path) -> None:
     console.print(results)
     console.print(outcomes_table(summary))
     console.print(claims_table([(path.name, summary)]))
-
-
-def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
-    click.echo(f"mahalens: warning: {message}", err=True)
-
-
-def main() -> None:
-    """Entry point: one line and exit code 2 for bad input, 130 when interrupted."""
-    warnings.showwarning = _show_warning
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where Σ cannot be shown, ? will do
-    try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
-            click.echo(error.format_message())
-            sys.exit(2)
-        hint = ""
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            hint = f" See '{error.ctx.command_path} --help'."
-        _fail(error.format_message() + hint, 2)
-    except Interrupted as error:
-        _fail(str(error), 130)
-    except MahalensError as error:
-        _fail(str(error), 2)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("stopped", 130)
-
-
-def _fail(message: str, code: int) -> None:
-    click.echo(f"mahalens: {' '.join(message.splitlines())}", err=True)
-    sys.exit(code)

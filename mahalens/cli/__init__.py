@@ -1,0 +1,105 @@
+"""The command line: parses, calls, prints. Starts quickly: torch is loaded by ``run`` only."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mahalens._version import __version__
+from mahalens.cli.kinds import FOLDER
+from mahalens.cli.run import run
+from mahalens.errors import Interrupted, MahalensError
+from mahalens.studies.ellipsoids.config import METHODS
+from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
+from mahalens.studies.gaussian.config import MODELS, SOLVERS
+from mahalens.studies.registry import DATA, STUDIES
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="mahalens")
+def cli() -> None:
+    """Read and build neural networks as distance measures."""
+
+
+cli.add_command(run)
+
+
+@cli.command("list")
+def list_() -> None:
+    """List studies, models, solvers and data."""
+    for title, entries in (
+        ("Studies", STUDIES),
+        ("Models of gaussian", MODELS),
+        ("Solvers of gaussian", SOLVERS),
+        ("Methods of ellipsoids", METHODS),
+        ("Solvers of ellipsoids", SEARCHES),
+        ("Data", DATA),
+    ):
+        click.echo(f"{title}:")
+        for name, text in entries.items():
+            click.echo(f"  {name:<15} {text}")
+
+
+@cli.command()
+@click.argument("folder", type=FOLDER, metavar="DIR")
+def report(folder: Path) -> None:
+    """Make the figures and the report of the run in DIR again."""
+    from mahalens.report import build_report
+
+    click.echo(build_report(folder))
+
+
+@cli.command()
+@click.argument("folders", type=FOLDER, metavar="DIR...", nargs=-1, required=True)
+def claims(folders: tuple[Path, ...]) -> None:
+    """Show the ledger: each claim of the sources with its verdict in each run."""
+    from rich.console import Console
+
+    from mahalens.report.records import load_run
+    from mahalens.report.tables import claims_table
+
+    short = [folder.name for folder in folders]
+    names = short if all(short) and len(set(short)) == len(short) else [str(f) for f in folders]
+    runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
+    console = Console(highlight=False)
+    # On a narrow terminal lines wrap, rather than columns vanish.
+    console.width = max(console.width, 50 + 20 * len(runs))
+    console.print(claims_table(runs), soft_wrap=False)
+
+
+def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
+    click.echo(f"mahalens: warning: {message}", err=True)
+
+
+def main() -> None:
+    """Entry point: one line and exit code 2 for bad input, 130 when interrupted."""
+    warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where Σ cannot be shown, ? will do
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
+            click.echo(error.format_message())
+            sys.exit(2)
+        hint = ""
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            hint = f" See '{error.ctx.command_path} --help'."
+        _fail(error.format_message() + hint, 2)
+    except Interrupted as error:
+        _fail(str(error), 130)
+    except MahalensError as error:
+        _fail(str(error), 2)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("stopped", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"mahalens: {' '.join(message.splitlines())}", err=True)
+    sys.exit(code)
