@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mahalens.nn.chain import Chain, Layer
     from mahalens.nn.layers import Abs, Neg, Norm
     from mahalens.nn.offset_l2 import OffsetL2
+    from mahalens.nn.point_slope import PointSlope
 
 __all__ = [
     "Abs",
@@ -17,6 +18,7 @@ __all__ = [
     "Neg",
     "Norm",
     "OffsetL2",
+    "PointSlope",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
@@ -30,6 +32,7 @@ __getattr__, __dir__ = attach(
         "Neg": "mahalens.nn.layers",
         "Norm": "mahalens.nn.layers",
         "OffsetL2": "mahalens.nn.offset_l2",
+        "PointSlope": "mahalens.nn.point_slope",
         "Chain": "mahalens.nn.chain",
         "Layer": "mahalens.nn.chain",
         "mahalanobis_model": "mahalens.nn.architectures",

@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 ELEMENTWISE = ("Abs", "ReLU", "Sigmoid", "Neg", "GELU", "SiLU", "Tanh")
 """Layers that act on each unit alone."""
 
-PARAMETRISED = ("Linear", "OffsetL2")
+PARAMETRISED = ("Linear", "OffsetL2", "PointSlope")
 """Layers with units and parameters of their own."""
 
 VARIANTS = ("paper", "published-code")
 """What ``OffsetL2`` can mean; see :class:`mahalens.nn.OffsetL2`."""
 
-_OPTIONS = {"Linear": "bias=False", "OffsetL2": "variant=published-code"}
+_OPTIONS = {"Linear": ", bias=False", "OffsetL2": ", variant=published-code", "PointSlope": ""}
 _LINEAR = re.compile(r"Linear\(\s*(\d+)\s*(?:,\s*bias\s*=\s*(True|False)\s*)?\)")
 _OFFSET_L2 = re.compile(r"OffsetL2\(\s*(\d+)\s*(?:,\s*variant\s*=\s*([\w-]+)\s*)?\)")
+_POINT_SLOPE = re.compile(r"PointSlope\(\s*(\d+)\s*\)")
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One link of a chain: ``Linear`` or ``OffsetL2`` with its units, an activation, or ``Norm``.
+    """One link of a chain: a layer with units (``PARAMETRISED``), an activation, or ``Norm``.
 
     ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``.
     """
@@ -90,8 +91,8 @@ class Chain(msgspec.Struct, frozen=True):
     def from_module(cls, module: nn.Module) -> Chain:
         """Read the chain that a plain ``nn.Sequential`` is; :meth:`build` goes the other way.
 
-        It may hold ``nn.Linear``, ``OffsetL2``, the activations and ``Norm``, of exactly these
-        classes, without hooks, parametrizations, and frozen or shared parameters.
+        It may hold ``nn.Linear``, ``OffsetL2``, ``PointSlope``, the activations and ``Norm``, of
+        exactly these classes, without hooks, parametrizations, and frozen or shared parameters.
 
         >>> from torch import nn
         >>> chain = Chain.from_module(nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)))
@@ -141,6 +142,7 @@ class Chain(msgspec.Struct, frozen=True):
 
         from mahalens.nn.layers import WITHOUT_PARAMETERS
         from mahalens.nn.offset_l2 import OffsetL2
+        from mahalens.nn.point_slope import PointSlope
 
         modules: list[nn.Module] = []
         for layer, width in zip(self.layers, self.widths, strict=True):
@@ -148,6 +150,8 @@ class Chain(msgspec.Struct, frozen=True):
                 module = WITHOUT_PARAMETERS[layer.kind]()
             elif layer.kind == "Linear":
                 module = nn.Linear(width, layer.units, layer.bias, device=device, dtype=dtype)
+            elif layer.kind == "PointSlope":
+                module = PointSlope(width, layer.units, device=device, dtype=dtype)
             else:
                 variant = layer.variant
                 module = OffsetL2(width, layer.units, variant=variant, device=device, dtype=dtype)
@@ -161,9 +165,12 @@ def _read(part: str) -> Layer:
         return Layer("Linear", int(match[1]), match[2] != "False")
     if match := _OFFSET_L2.fullmatch(part):
         return Layer("OffsetL2", int(match[1]), variant=match[2] or "paper")
+    if match := _POINT_SLOPE.fullmatch(part):
+        return Layer("PointSlope", int(match[1]))
     for kind, option in _OPTIONS.items():
         if part.startswith(kind):
-            raise InputError(f"cannot read {part!r}; write {kind}(4) or {kind}(4, {option})")
+            other = f" or {kind}(4{option})" if option else ""
+            raise InputError(f"cannot read {part!r}; write {kind}(4){other}")
     return Layer(part)
 
 
@@ -178,10 +185,10 @@ def _fault(layer: Layer) -> str | None:
         return None if plain else f"{kind} takes no units, bias or variant of its own"
     if layer.units is None or layer.units < 1:
         return f"{kind} needs at least 1 unit"
-    if kind == "Linear" and variant != "paper":
-        return f"Linear takes no variant, but {variant!r} was given; only OffsetL2 has variants"
-    if kind == "OffsetL2" and not layer.bias:
-        return "OffsetL2 takes no bias option; leave it at True"
+    if kind != "OffsetL2" and variant != "paper":
+        return f"{kind} takes no variant, but {variant!r} was given; only OffsetL2 has variants"
+    if kind != "Linear" and not layer.bias:
+        return f"{kind} takes no bias option; leave it at True"
     if variant not in VARIANTS:
         return f"unknown variant {variant!r} of OffsetL2; known: {', '.join(VARIANTS)}"
     return None

@@ -6,12 +6,14 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError
-from mahalens.nn.chain import Chain, Layer
+from mahalens.nn.chain import PARAMETRISED, Chain, Layer
 from mahalens.nn.layers import WITHOUT_PARAMETERS
 from mahalens.nn.offset_l2 import OffsetL2
+from mahalens.nn.point_slope import PointSlope
 
 _KINDS = {made: kind for kind, made in WITHOUT_PARAMETERS.items()}
-_KNOWN = ", ".join(("Linear", "OffsetL2", *WITHOUT_PARAMETERS))
+_KNOWN = ", ".join((*PARAMETRISED, *WITHOUT_PARAMETERS))
+_WITH_UNITS = ", ".join(PARAMETRISED)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -28,7 +30,7 @@ def read_chain(module: nn.Module) -> Chain:
         given = type(module).__name__
         raise InputError(f"{given} is not read as a chain; give a plain nn.Sequential of {_KNOWN}")
     if not len(module):
-        raise InputError("nn.Sequential without layers; give at least one Linear or OffsetL2")
+        raise InputError(f"nn.Sequential without layers; give at least one of {_WITH_UNITS}")
     _refuse_changes(module, "nn.Sequential")
     _refuse_parameters(module, "nn.Sequential", set())
     layers: list[Layer] = []
@@ -57,7 +59,7 @@ def read_chain(module: nn.Module) -> Chain:
     if inputs is None:
         raise InputError(
             "no layer of nn.Sequential says how many inputs it takes; "
-            "give at least one Linear or OffsetL2"
+            f"give at least one of {_WITH_UNITS}"
         )
     return Chain(inputs, tuple(layers))
 
@@ -72,6 +74,10 @@ def _read_layer(part: nn.Module, name: str) -> tuple[Layer, int | None]:
         _refuse_parameters(part, name, {"mu", "alpha"})
         units, width = part.mu.shape
         return Layer("OffsetL2", units, variant=part.variant), width
+    if type(part) is PointSlope:
+        _refuse_parameters(part, name, {"weight", "point"})
+        units, width = part.weight.shape
+        return Layer("PointSlope", units), width
     if type(part) not in _KINDS:
         raise InputError(f"{name} cannot be part of a chain; known: {_KNOWN}")
     if type(part) is nn.GELU and part.approximate != "none":

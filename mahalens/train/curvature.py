@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mahalens.train.parameter_rules import LinearRule
 from mahalens.train.passes import TorchEngine
-from mahalens.train.rules import LinearRule, NormRule
+from mahalens.train.rules import NormRule
 
 
 def has_exact_curvature(engine: TorchEngine) -> bool:

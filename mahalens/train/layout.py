@@ -10,6 +10,9 @@ from torch import Tensor
 
 from mahalens.nn.chain import Chain, Layer
 
+PAIRS = {"OffsetL2": ("mu", "alpha"), "PointSlope": ("weight", "point")}
+"""Layers with two parameters of the same shape."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -17,7 +20,7 @@ class Part:
 
     A ``Linear`` of K units on D inputs is kept as ``[K, D+1]``, weight and bias side by side, so
     that one matrix product covers both (without bias: ``[K, D]``). ``OffsetL2`` is ``[2, K, D]``,
-    mu before alpha.
+    mu before alpha, and so is ``PointSlope``, weight before point.
     """
 
     place: int
@@ -29,7 +32,7 @@ class Part:
     def shape(self) -> tuple[int, ...]:
         """Shape of the layer's parameters taken together."""
         units = self.layer.units or 0
-        if self.layer.kind == "OffsetL2":
+        if self.layer.kind in PAIRS:
             return (2, units, self.inputs)
         return (units, self.inputs + self.layer.bias)
 
@@ -46,16 +49,17 @@ class Part:
     def named(self, values: Tensor) -> dict[str, Tensor]:
         """The same under their ``state_dict`` names."""
         view = self.view(values)
-        if self.layer.kind == "OffsetL2":
-            return {f"{self.place}.mu": view[:, 0], f"{self.place}.alpha": view[:, 1]}
+        if self.layer.kind in PAIRS:
+            pair = zip(PAIRS[self.layer.kind], view.unbind(1), strict=True)
+            return {f"{self.place}.{name}": tensor for name, tensor in pair}
         if not self.layer.bias:
             return {f"{self.place}.weight": view}
         return {f"{self.place}.weight": view[..., :-1], f"{self.place}.bias": view[..., -1]}
 
     def packed(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Stacked parameters by name as columns of values, ``[T, stop - start]``."""
-        if self.layer.kind == "OffsetL2":
-            pair = [tensors[f"{self.place}.mu"], tensors[f"{self.place}.alpha"]]
+        if self.layer.kind in PAIRS:
+            pair = [tensors[f"{self.place}.{name}"] for name in PAIRS[self.layer.kind]]
             return torch.stack(pair, 1).flatten(1)
         weight = tensors[f"{self.place}.weight"]
         if not self.layer.bias:

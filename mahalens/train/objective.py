@@ -213,10 +213,12 @@ class MeanSquaredError(Objective):
 
     @functools.cached_property
     def has_curvature(self) -> bool:
-        """Whether :meth:`curvature` can be had: one number per sample, shared data, no OffsetL2."""
+        """Whether :meth:`curvature` can be had: one number per sample, shared data, only Linear."""
         if not isinstance(self.model, Chain) or self.trials is not None:
             return False
-        return self.model.scalar and all(la.kind != "OffsetL2" for la in self.model.layers)
+        return self.model.scalar and not any(
+            la.units and la.kind != "Linear" for la in self.model.layers
+        )
 
     @property
     def has_exact_curvature(self) -> bool:
@@ -231,7 +233,9 @@ class MeanSquaredError(Objective):
         See :func:`mahalens.train.curvature.curvature`.
         """
         if not self.has_curvature:
-            raise InputError(f"no curvature for the chain {self.model}; it needs a Norm at its end")
+            raise InputError(
+                f"no curvature for the chain {self.model}; it needs a Norm and no units but Linear"
+            )
         if exact is not None and not self.has_exact_curvature:
             raise InputError(f"no exact curvature for the chain {self.model}; leave exact out")
         return curvature(self.by_torch, stack.values, exact)

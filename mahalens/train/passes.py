@@ -10,14 +10,8 @@ from torch import Tensor
 from mahalens.nn.chain import Chain
 from mahalens.train.layout import parts
 from mahalens.train.losses import Loss
-from mahalens.train.rules import (
-    ELEMENTWISE,
-    LinearRule,
-    NormRule,
-    OffsetL2Rule,
-    ParameterRule,
-    Rule,
-)
+from mahalens.train.parameter_rules import PARAMETRISED, LinearRule, ParameterRule
+from mahalens.train.rules import ELEMENTWISE, NormRule, Rule
 
 _BLOCK_BYTES = 1 << 22
 """Size of one block of activations: small enough to stay in the shared cache."""
@@ -163,10 +157,8 @@ def _steps(chain: Chain) -> list[Rule | ParameterRule]:
     following = [*[layer.kind for layer in chain.layers[1:]], ""]
     before = ""
     for place, (layer, after) in enumerate(zip(chain.layers, following, strict=True)):
-        if layer.kind == "Linear":
-            steps.append(LinearRule(by_place[place]))
-        elif layer.kind == "OffsetL2":
-            steps.append(OffsetL2Rule(by_place[place]))
+        if layer.kind in PARAMETRISED:
+            steps.append(PARAMETRISED[layer.kind](by_place[place]))
         elif layer.kind == "Norm":
             steps.append(NormRule(before if before in ("ReLU", "Sigmoid") else None))
         # |x|² and (-x)² are x²: Abs and Neg need no work of their own before a Norm.

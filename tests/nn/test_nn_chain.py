@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mahalens.errors import InputError
-from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2
+from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
 from mahalens.nn.chain import ELEMENTWISE
 from mahalens.nn.layers import WITHOUT_PARAMETERS
 
@@ -26,12 +26,13 @@ KINDS = {
 linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
 variants = st.sampled_from(["paper", "published-code"])
 offset_l2 = st.builds(Layer, st.just("OffsetL2"), st.integers(1, 9), variant=variants)
+point_slope = st.builds(Layer, st.just("PointSlope"), st.integers(1, 9))
 elementwise = st.sampled_from([kind for kind in KINDS if kind != "Norm"]).map(Layer)
 
 
 @st.composite
 def chains(draw):
-    layers = draw(st.lists(linear | offset_l2 | elementwise, min_size=1, max_size=6))
+    layers = draw(st.lists(linear | offset_l2 | point_slope | elementwise, min_size=1, max_size=6))
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(elementwise, max_size=2))]
     return Chain(draw(st.integers(1, 5)), tuple(layers))
@@ -109,6 +110,7 @@ class TestWidths:
             ("Linear(4)", (3,), 4),
             ("Abs, Neg", (3, 3), 3),
             ("Tanh, OffsetL2(5), Neg, Linear(2), SiLU", (3, 3, 5, 5, 2), 2),
+            ("PointSlope(6), Abs, PointSlope(2)", (3, 6, 6), 2),
             ("Linear(4), ReLU, Norm", (3, 4, 4), None),
             ("Linear(4), Norm, Neg, Abs", (3, 4, 1, 1), None),
             ("Norm", (3,), None),
@@ -159,6 +161,11 @@ class TestBuild:
                 assert made.variant == layer.variant
                 assert made.mu.dtype == made.alpha.dtype == torch.float64
                 width = layer.units
+            elif layer.kind == "PointSlope":
+                assert isinstance(made, PointSlope)
+                assert (made.inputs, made.units) == (width, layer.units)
+                assert made.weight.dtype == made.point.dtype == torch.float64
+                width = layer.units
             else:
                 assert type(made) is KINDS[layer.kind]
         for batch in ((), (7,), (2, 3)):
@@ -180,7 +187,8 @@ class TestBuild:
         assert {p.dtype for p in module.parameters()} == {dtype}
 
     def test_device(self):
-        module = Chain.parse("Linear(4), Abs, OffsetL2(2), Norm", inputs=2).build(device="meta")
+        chain = Chain.parse("Linear(4), Abs, OffsetL2(2), PointSlope(3), Norm", inputs=2)
+        module = chain.build(device="meta")
         assert module(torch.zeros(5, 2, device="meta")).device.type == "meta"
 
     def test_starting_weights_are_those_of_pytorch(self):
@@ -217,12 +225,19 @@ class TestErrors:
             (
                 "Linear(4), Softmax",
                 r"layer 1: unknown layer 'Softmax'; known: Linear\(units\), OffsetL2\(units\), "
-                "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm",
+                r"PointSlope\(units\), Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm",
             ),
             ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
             ("Linear(4), Abs(3)", r"layer 1: unknown layer 'Abs\(3\)'"),
             ("Norm, OffsetL2(4)", "layer 1: OffsetL2 after Norm, which leaves no units"),
             ("OffsetL2(0)", "layer 0: OffsetL2 needs at least 1 unit"),
+            ("Norm, PointSlope(4)", "layer 1: PointSlope after Norm, which leaves no units"),
+            ("PointSlope(0)", "layer 0: PointSlope needs at least 1 unit"),
+            ("PointSlope", r"cannot read 'PointSlope'; write PointSlope\(4\)$"),
+            (
+                "Abs, PointSlope(4, bias=False)",
+                r"cannot read 'PointSlope\(4, bias=False\)'; write PointSlope\(4\)$",
+            ),
             (
                 "Abs, OffsetL2(4, bias=False)",
                 r"cannot read 'OffsetL2\(4, bias=False\)'; write OffsetL2\(4\) or OffsetL2\(4, "
@@ -252,7 +267,7 @@ class TestErrors:
         with pytest.raises(InputError, match="a chain without layers; give at least one"):
             Chain(2, ())
 
-    @pytest.mark.parametrize("kind", ["Linear", "OffsetL2"])
+    @pytest.mark.parametrize("kind", ["Linear", "OffsetL2", "PointSlope"])
     @pytest.mark.parametrize("units", [None, 0, -3])
     def test_no_units(self, kind, units):
         with pytest.raises(InputError, match=f"layer 1: {kind} needs at least 1 unit"):
@@ -281,6 +296,11 @@ class TestErrors:
                 "layer 1: Linear takes no variant, but 'published-code' was given; only OffsetL2",
             ),
             (Layer("OffsetL2", 4, bias=False), "layer 1: OffsetL2 takes no bias option; leave it"),
+            (
+                Layer("PointSlope", 4, variant="published-code"),
+                "layer 1: PointSlope takes no variant, but 'published-code' was given; only Offset",
+            ),
+            (Layer("PointSlope", 4, bias=False), "layer 1: PointSlope takes no bias option; leave"),
             (Layer("OffsetL2", 4, variant=""), "layer 1: unknown variant '' of OffsetL2; known: "),
         ],
     )

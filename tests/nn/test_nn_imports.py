@@ -24,7 +24,8 @@ def test_architectures_need_no_torch():
         "from mahalens.nn import Chain, Layer, md_abs, md_relu, md_sigmoid\n"
         "assert str(md_relu(3)) == 'Linear(6), ReLU, Norm'\n"
         "assert Chain.parse(str(md_abs(2)), inputs=2) == md_abs(2)\n"
-        "assert Chain.parse('OffsetL2(4, variant=published-code), GELU', inputs=2).outputs == 4"
+        "assert Chain.parse('OffsetL2(4, variant=published-code), GELU', inputs=2).outputs == 4\n"
+        "assert str(Chain.parse('PointSlope( 4 )', inputs=2)) == 'PointSlope(4)'"
     )
     assert "mahalens.nn.architectures" in loaded
     assert not {"torch", "numpy", "scipy"} & loaded

@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from mahalens.errors import InputError
-from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2
+from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
 from mahalens.nn.chain import ELEMENTWISE
 
 linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
 variants = st.sampled_from(["paper", "published-code"])
 offset_l2 = st.builds(Layer, st.just("OffsetL2"), st.integers(1, 9), variant=variants)
+point_slope = st.builds(Layer, st.just("PointSlope"), st.integers(1, 9))
 elementwise = st.sampled_from(ELEMENTWISE).map(Layer)
 
 
@@ -23,8 +24,8 @@ elementwise = st.sampled_from(ELEMENTWISE).map(Layer)
 def chains(draw):
     """Chains with at least one layer that says how many inputs there are."""
     before = draw(st.lists(elementwise, max_size=2))
-    layers = [*before, draw(linear | offset_l2)]
-    layers += draw(st.lists(linear | offset_l2 | elementwise, max_size=4))
+    layers = [*before, draw(linear | offset_l2 | point_slope)]
+    layers += draw(st.lists(linear | offset_l2 | point_slope | elementwise, max_size=4))
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(elementwise, max_size=2))]
     return Chain(draw(st.integers(1, 5)), tuple(layers))
@@ -54,6 +55,7 @@ class TestWhatIsRead:
             OffsetL2(4, 3, variant="published-code"),
             nn.SiLU(inplace=True),
             nn.Tanh(),
+            PointSlope(3, 5),
             Abs(),
             Norm(),
             Neg(),
@@ -62,7 +64,7 @@ class TestWhatIsRead:
         assert chain.inputs == 7
         assert str(chain) == (
             "Linear(5), ReLU, Linear(6, bias=False), Sigmoid, OffsetL2(4), GELU, "
-            "OffsetL2(3, variant=published-code), SiLU, Tanh, Abs, Norm, Neg"
+            "OffsetL2(3, variant=published-code), SiLU, Tanh, PointSlope(5), Abs, Norm, Neg"
         )
 
     def test_what_is_built_computes_the_same(self):
@@ -75,6 +77,7 @@ class TestWhatIsRead:
     def test_the_inputs_are_those_of_the_first_layer_that_has_a_width(self):
         assert Chain.from_module(nn.Sequential(nn.ReLU(), Neg(), nn.Linear(3, 2))).inputs == 3
         assert Chain.from_module(nn.Sequential(Abs(), OffsetL2(4, 2))).inputs == 4
+        assert Chain.from_module(nn.Sequential(Abs(), PointSlope(5, 2))).inputs == 5
 
     def test_names_of_layers_do_not_matter(self):
         module = nn.Sequential(OrderedDict(first=nn.Linear(2, 3), second=nn.ReLU()))
@@ -111,8 +114,8 @@ class TestLayersThatAreNoPartOfAChain:
     def test_other_classes(self, layer):
         name = type(layer).__name__
         message = (
-            f"^layer 2: {name} cannot be part of a chain; known: Linear, OffsetL2, Abs, ReLU, "
-            "Sigmoid, Neg, GELU, SiLU, Tanh, Norm$"
+            f"^layer 2: {name} cannot be part of a chain; known: Linear, OffsetL2, PointSlope, "
+            "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm$"
         )
         refused(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), layer), message)
 
@@ -141,7 +144,10 @@ class TestLayersThatAreNoPartOfAChain:
         refused(nn.Sequential(nn.ReLU(), Norm()), message)
 
     def test_no_layers(self):
-        refused(nn.Sequential(), "^nn.Sequential without layers; give at least one Linear or ")
+        message = (
+            "^nn.Sequential without layers; give at least one of Linear, OffsetL2, PointSlope$"
+        )
+        refused(nn.Sequential(), message)
 
 
 class Sequential(nn.Sequential):
@@ -167,11 +173,11 @@ REGISTER = [
 
 
 def fresh():
-    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), OffsetL2(3, 3))
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), OffsetL2(3, 3), PointSlope(3, 3))
 
 
 class TestChangesThatWouldBeLost:
-    @pytest.mark.parametrize("place", [0, 1, 2])
+    @pytest.mark.parametrize("place", [0, 1, 2, 3])
     @pytest.mark.parametrize("register", REGISTER)
     def test_hooks(self, register, place):
         module = fresh()
@@ -206,7 +212,8 @@ class TestChangesThatWouldBeLost:
         refused(module, "^layer 1: ReLU has been given another forward, which a chain cannot hold$")
 
     @pytest.mark.parametrize(
-        ("place", "name"), [(0, "weight"), (0, "bias"), (2, "mu"), (2, "alpha")]
+        ("place", "name"),
+        [(0, "weight"), (0, "bias"), (2, "mu"), (2, "alpha"), (3, "weight"), (3, "point")],
     )
     def test_frozen_parameters(self, place, name):
         module = fresh()
@@ -214,7 +221,7 @@ class TestChangesThatWouldBeLost:
         message = f"^layer {place}: {type(module[place]).__name__} has a {name} with requires_grad="
         refused(module, message)
 
-    @pytest.mark.parametrize("layer", [nn.Linear(3, 3), OffsetL2(3, 3)], ids=str)
+    @pytest.mark.parametrize("layer", [nn.Linear(3, 3), OffsetL2(3, 3), PointSlope(3, 3)], ids=str)
     def test_the_same_layer_twice(self, layer):
         refused(
             nn.Sequential(layer, nn.ReLU(), layer),

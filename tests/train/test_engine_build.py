@@ -16,7 +16,7 @@ from mahalens.nn import Chain
 from mahalens.train import MeanSquaredError, TrialStack
 from mahalens.train.compiled import build, engine, library, why_not
 
-CHAIN = Chain.parse("Linear(5), Tanh, OffsetL2(3), Norm", inputs=4)
+CHAIN = Chain.parse("Linear(5), Tanh, OffsetL2(3), PointSlope(2), Norm", inputs=4)
 needs_library = pytest.mark.skipif(bool(why_not()), reason=f"no compiled engine: {why_not()}")
 not_as_root = pytest.mark.skipif(os.getuid() == 0, reason="nothing is read-only for root")
 only_as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")

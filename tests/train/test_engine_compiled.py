@@ -82,8 +82,9 @@ def chains(draw):
         Layer, st.just("OffsetL2"), WIDTHS, st.just(True), st.sampled_from(VARIANTS)
     )
     activation = st.sampled_from([Layer(kind) for kind in ELEMENTWISE])
-    layers = draw(st.lists(affine | activation | distance, max_size=3))
-    layers += [draw(affine | distance), *draw(st.lists(activation, max_size=1))]
+    slope = st.builds(Layer, st.just("PointSlope"), WIDTHS)
+    layers = draw(st.lists(affine | activation | distance | slope, max_size=3))
+    layers += [draw(affine | distance | slope), *draw(st.lists(activation, max_size=1))]
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(activation, max_size=1))]
     return Chain(draw(WIDTHS), tuple(layers))
@@ -116,7 +117,9 @@ def test_gradients_of_any_chain_equal_autograd(chain, samples, own, labels, bloc
 @pytest.mark.parametrize("width", [255, 256, 257, 300, 700])
 def test_gradients_of_wide_layers_equal_autograd(width):
     """A product over more inputs than the first-level cache holds is cut into pieces."""
-    chain = Chain.parse(f"Linear({width}), ReLU, OffsetL2(3), Linear({width}), Norm", inputs=width)
+    chain = Chain.parse(
+        f"Linear({width}), ReLU, OffsetL2(3), PointSlope({width}), Linear(2), Norm", inputs=width
+    )
     x, y, stack = draw(chain, 21, 1)
     stack.values.mul_(0.1)
     loss, gradient = objective(chain, x, y).loss_and_gradient(stack)
@@ -126,7 +129,7 @@ def test_gradients_of_wide_layers_equal_autograd(width):
         assert_near(part, slopes[name], 5000)
 
 
-CHAIN = Chain.parse("Linear(19), SiLU, OffsetL2(5), Linear(4), Tanh, Linear(3)", inputs=6)
+CHAIN = Chain.parse("Linear(19), SiLU, OffsetL2(5), Linear(4), Tanh, PointSlope(3)", inputs=6)
 
 
 def results(engine, start, **options):
@@ -238,6 +241,22 @@ def test_a_start_that_is_stored_by_columns():
         results(objective(CHAIN, x, y), start), results(objective(CHAIN, x, y), turned), strict=True
     ):
         assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("one_epoch_at_a_time")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_resumed_run_ends_in_the_same_bits(dtype, through_file, run, assert_same_end):
+    x, y, start = draw(CHAIN, 77, dtype=dtype)
+
+    def fresh():
+        return Adam(objective(CHAIN, x, y), start, 12)
+
+    first = fresh()
+    for _ in range(5):
+        first.advance()
+    again = fresh()
+    again.restore(through_file(first.state()))
+    assert_same_end(run(again), run(fresh()))
 
 
 @pytest.mark.parametrize("wrong", ["dtype", "chain"])

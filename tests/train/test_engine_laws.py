@@ -37,6 +37,13 @@ CHAINS = [  # inputs, layers
             (2, "Linear(3), OffsetL2(17, variant={variant}), OffsetL2(3, variant={variant})"),
         ]
     ],
+    (3, "PointSlope(4)"),
+    (17, "PointSlope(3), Abs, Norm"),
+    (1, "PointSlope(5), ReLU, Linear(3)"),
+    (4, "Linear(40), Abs, PointSlope(2)"),
+    (40, "PointSlope(3), Tanh, PointSlope(2)"),
+    (5, "Linear(9, bias=False), GELU, PointSlope(4), Sigmoid"),
+    (2, "Linear(3), PointSlope(17), Abs, PointSlope(3), Abs, Neg"),
 ]
 # Samples, batch size, and samples in a block. A panel is 8 samples in float64, 16 in float32.
 SIZES = [(77, 32, None), (5, 2, None), (64, 64, 64), (1, 3, None), (90, 40, 16)]
@@ -98,7 +105,9 @@ class Problem:
         def draw(seeds):
             trials = TrialStack.from_seeds(chain, seeds)
             for name, tensor in trials.tensors().items():
-                if name.endswith(("mu", "alpha")):  # away from a common start, and from the clamp
+                if name.endswith(
+                    ("mu", "alpha", "point")
+                ):  # away from a common start, and from the clamp
                     tensor += 0.3 * torch.rand(tensor.shape, generator=generator)
             return TrialStack(chain, trials.values.to(case.dtype))
 

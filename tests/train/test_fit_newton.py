@@ -35,6 +35,8 @@ PROBLEMS = {  # loss, layers or module, whether each trial has its own samples
     "distances": ("mse", "OffsetL2(4)", False),
     "distances by the published code": ("mse", "OffsetL2(4, variant=published-code)", False),
     "distances of hidden units": ("mse", "Linear(2), OffsetL2(4)", False),
+    "points and slopes": ("mse", "PointSlope(4)", False),
+    "cross-entropy of points and slopes": ("cross-entropy", "PointSlope(4)", False),
     "a module": ("mse", Wrapped, False),
     "a module, cross-entropy, own samples": ("cross-entropy", Wrapped, True),
 }

@@ -282,6 +282,16 @@ class TestChainsOfOtherForms:
         with pytest.raises(InputError, match=r"no curvature for the chain .*; it needs a Norm"):
             objective.curvature(stack)
 
+    @pytest.mark.parametrize("layer", ["OffsetL2(3)", "PointSlope(3)"])
+    def test_no_curvature_of_layers_other_than_linear(self, engine, layer):
+        for text in (f"{layer}, Norm", f"Linear(2), {layer}, Abs, Norm"):
+            chain = Chain.parse(text, inputs=INPUTS)
+            objective = MeanSquaredError(chain, *data(), engine=engine)
+            assert not objective.has_curvature
+            assert not objective.has_exact_curvature
+            with pytest.raises(InputError, match=r"no curvature for the chain .*a Norm and no "):
+                objective.curvature(TrialStack(chain, draw_values(chain)))
+
 
 class TestErrors:
     def test_chain_without_parameters(self):

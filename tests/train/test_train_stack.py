@@ -17,6 +17,8 @@ CHAINS = [
     "Linear(4), ReLU, Norm",
     "Linear(4), ReLU, Linear(3, bias=False), Abs, Linear(2), Norm, Neg",
     "Abs, Linear(3), Sigmoid, Linear(1)",
+    "Linear(4), Abs, PointSlope(3)",
+    "PointSlope(3), OffsetL2(2), PointSlope(1)",
 ]
 
 

@@ -3,7 +3,7 @@
 // Samples pass through the network a panel at a time; gradients of weights are taken over a block
 // of panels, where the sums are long enough to stay in registers. Nothing of size N x K is made.
 // One call works on one trial in one thread: results do not depend on how many threads there are.
-#include "layers.h"
+#include "losses.h"
 #include <stdlib.h>
 
 enum Loss { MEAN_SQUARE, CROSS_ENTROPY };
@@ -38,15 +38,16 @@ template <class real> struct Engine {
     count depth, first, block, group;
     const count *order;
     char *memory;
-    // Per layer: its output for one group; the gradient of that (of a Linear: for a whole block); and
-    // for a Linear what it was given, and the gradient of its weight with padded rows.
-    real **outputs, **grads, **inputs, **weights;
+    // Per layer: its output for one group; the gradient of that (where affine: for a whole block);
+    // and where affine what it was given, and the gradient of its weight with padded rows. Of a
+    // PointSlope also the sums it starts from, and the sums of the gradient of its output.
+    real **outputs, **grads, **inputs, **weights, **starts, **sums;
     real *panels, *strips, *goals;
 
     Engine(const Problem &p, const count *o) : problem(p), layers(p.layers), depth(p.depth), order(o) {
         block = padded(p.block, panel);
         first = 0;
-        while (first < depth && layers[first].kind != LINEAR && layers[first].kind < OFFSET_L2) first++;
+        while (first < depth && !affine(layers[first]) && layers[first].kind < OFFSET_L2) first++;
         // As many panels go through a layer together as fit in the first-level cache: their chains of
         // operations are independent, and the processor works on several at once.
         count widest = layers[0].inputs;
@@ -69,26 +70,29 @@ template <class real> struct Engine {
             used += padded(n * item, 64);
             return at;
         };
-        real **lists[4];
+        real **lists[6];
         for (auto &list : lists) list = (real **)take(depth, sizeof(real *));
         for (count l = 0; l < depth; l++) {
             const Layer &layer = layers[l];
-            real *mine[4] = {};
+            real *mine[6] = {};
             mine[0] = (real *)take(layer.outputs * group, sizeof(real));
-            mine[1] = (real *)take(layer.outputs * (layer.kind == LINEAR ? block : group), sizeof(real));
-            if (layer.kind == LINEAR) {
+            mine[1] = (real *)take(layer.outputs * (affine(layer) ? block : group), sizeof(real));
+            if (affine(layer)) {
                 count wide = padded(layer.inputs, panel);
                 mine[2] = (real *)take(l ? block * wide : 0, sizeof(real));
                 mine[3] = (real *)take(layer.outputs * wide, sizeof(real));
             }
+            if (layer.kind == POINT_SLOPE)
+                for (int i = 4; i < 6; i++) mine[i] = (real *)take(layer.outputs, sizeof(real));
             if (base)
-                for (int i = 0; i < 4; i++) lists[i][l] = mine[i];
+                for (int i = 0; i < 6; i++) lists[i][l] = mine[i];
         }
         count packed = problem.panels ? 0 : block;
         panels = (real *)take(packed * layers[0].inputs, sizeof(real));
         strips = (real *)take(packed * padded(layers[0].inputs, panel), sizeof(real));
         goals = (real *)take(layers[depth - 1].outputs * panel, sizeof(real));
         outputs = lists[0], grads = lists[1], inputs = lists[2], weights = lists[3];
+        starts = lists[4], sums = lists[5];
         return used;
     }
 
@@ -96,9 +100,13 @@ template <class real> struct Engine {
 
     // Sum of the losses of samples [from, from + n); adds the gradient of scale times that sum.
     double gradient(count from, count n, double scale, const real *values, real *gradient) {
-        for (count l = first; l < depth; l++)
-            if (layers[l].kind == LINEAR)
-                memset(weights[l], 0, layers[l].outputs * padded(layers[l].inputs, panel) * sizeof(real));
+        for (count l = first; l < depth; l++) {
+            const Layer &layer = layers[l];
+            if (affine(layer)) memset(weights[l], 0, layer.outputs * padded(layer.inputs, panel) * sizeof(real));
+            if (layer.kind != POINT_SLOPE) continue;
+            memset(sums[l], 0, layer.outputs * sizeof(real));
+            point_slope_starts(layer, values, starts[l]);
+        }
         double total = 0;
         for (count b = 0; b < n; b += block) {
             count some = n - b < block ? n - b : block;
@@ -119,7 +127,7 @@ template <class real> struct Engine {
             }
             if (gradient) add_block(some, in_panels, in_strips, gradient);
         }
-        if (gradient) add_weights(gradient);
+        if (gradient) add_weights(values, gradient);
         return total;
     }
 
@@ -140,16 +148,17 @@ template <class real> struct Engine {
             const Layer &layer = layers[l];
             const real *in = l ? outputs[l - 1] : x;
             real *out = outputs[l];
+            const bool points = layer.kind == POINT_SLOPE;
             count step = layer.inputs + layer.bias;
-            const real *w = values + layer.offset, *start = layer.bias ? w + layer.inputs : 0;
+            const real *w = values + layer.offset, *start = layer.bias ? w + layer.inputs : starts[l];
             if (layer.kind >= ABS && layer.kind <= NEG) {
                 elementwise(layer.kind, layer.outputs * n, in, out);
                 continue;
             }
             if (layer.kind == LINEAR && !start) memset(out, 0, layer.outputs * n * sizeof(real));
             for (count p = 0; p < n; p += panel, in += panel * layer.inputs, out += panel * layer.outputs) {
-                if (layer.kind == LINEAR)
-                    times_panel(layer.outputs, layer.inputs, w, step, in, start, out);
+                if (affine(layer))
+                    times_panel(layer.outputs, layer.inputs, w, step, in, start, points ? 1 : step, out);
                 else if (layer.kind == NORM) norm(layer.inputs, in, out);
                 else offset_l2(layer, values, in, out);
             }
@@ -157,10 +166,10 @@ template <class real> struct Engine {
     }
 
     // Where the gradient of layer l's output is kept. Elementwise layers work in place, so it is
-    // that of the nearest layer below them that is not; for a Linear it stays until the block ends.
+    // that of the nearest layer below them that is not; if affine it stays until the block ends.
     real *slope(count l, count place) {
         while (l > first && layers[l].kind >= ABS && layers[l].kind <= NEG) l--;
-        return grads[l] + (layers[l].kind == LINEAR ? place * layers[l].outputs : 0);
+        return grads[l] + (affine(layers[l]) ? place * layers[l].outputs : 0);
     }
 
     // Loss of the panel p of a group; its slope becomes scale times its gradient, and 0 for the
@@ -170,11 +179,11 @@ template <class real> struct Engine {
         const real *out = outputs[depth - 1] + p * width;
         real *g = slope(depth - 1, place) + p * width;
         live = live < panel ? live : panel;
-        return problem.loss == MEAN_SQUARE ? squares(from, live, scale, width, out, g)
-                                           : cross_entropy(from, live, scale, width, out, g);
-    }
-
-    double squares(count from, count live, double scale, count width, const real *out, real *g) {
+        if (problem.loss == CROSS_ENTROPY) {
+            count labels[panel];
+            for (count s = 0; s < live; s++) labels[s] = ((const count *)problem.targets)[row(from + s)];
+            return cross_entropy(live, scale, width, out, labels, g);
+        }
         const real *goal = (const real *)problem.target_panels + from * width;
         if (!problem.target_panels) {
             const real *targets = (const real *)problem.targets;
@@ -182,42 +191,7 @@ template <class real> struct Engine {
                 for (count k = 0; k < width; k++) goals[k * panel + s] = targets[row(from + s) * width + k];
             goal = goals;
         }
-        for (count i = 0; i < width * panel; i++) g[i] = out[i] - goal[i];
-        blank(live, width, g);
-        typename Width<real>::vec total = {};
-        for (count i = 0; i < width * panel; i += lanes) total += load(g + i) * load(g + i);
-        for (count i = 0; i < width * panel; i++) g[i] *= (real)(2 * scale);
-        return sum_lanes<real>(total);
-    }
-
-    double cross_entropy(count from, count live, double scale, count width, const real *out, real *g) {
-        const count *labels = (const count *)problem.targets;
-        double total = 0;
-        real most[panel], sum[panel] = {};
-        for (count s = 0; s < panel; s++) most[s] = out[s];
-        for (count k = 1; k < width; k++)
-            for (count s = 0; s < panel; s++)
-                most[s] = out[k * panel + s] > most[s] ? out[k * panel + s] : most[s];
-        for (count k = 0; k < width; k++)
-            for (count s = 0; s < panel; s++) {
-                real e = exp_(out[k * panel + s] - most[s]);
-                sum[s] += e;
-                g[k * panel + s] = e;
-            }
-        for (count k = 0; k < width; k++)
-            for (count s = 0; s < panel; s++) g[k * panel + s] *= (real)scale / sum[s];
-        for (count s = 0; s < live; s++) {
-            count label = labels[row(from + s)];
-            total += std::log((double)sum[s]) + ((double)most[s] - out[label * panel + s]);
-            g[label * panel + s] -= (real)scale;
-        }
-        blank(live, width, g);
-        return total;
-    }
-
-    static void blank(count live, count width, real *g) {
-        for (count k = 0; live < panel && k < width; k++)
-            for (count s = live; s < panel; s++) g[k * panel + s] = 0;
+        return squares(live, scale, width, out, goal, g);
     }
 
     // From the gradient of the output to what the gradients of the weights are made of.
@@ -230,10 +204,10 @@ template <class real> struct Engine {
                 elementwise_back(layer.kind, layer.outputs * n, in, out, g);
                 continue;
             }
-            if (layer.kind == LINEAR && l) keep(inputs[l], place, n, layer.inputs, in);
-            if (layer.kind == LINEAR && !down) continue;
+            if (affine(layer) && l) keep(inputs[l], place, n, layer.inputs, in);
+            if (affine(layer) && !down) continue;
             for (count p = 0; p < n; p += panel) {
-                if (layer.kind == LINEAR)
+                if (affine(layer))
                     times_panel_back(layer.inputs, layer.outputs, values + layer.offset,
                                      layer.inputs + layer.bias, g, down);
                 else if (layer.kind == NORM) norm_back(layer.inputs, in, out, g, down);
@@ -263,7 +237,7 @@ template <class real> struct Engine {
     void add_block(count n, const real *in_panels, const real *in_strips, real *gradient) {
         for (count l = first; l < depth; l++) {
             const Layer &layer = layers[l];
-            if (layer.kind != LINEAR) continue;
+            if (!affine(layer)) continue;
             count wide = padded(layer.inputs, panel), step = layer.inputs + layer.bias;
             const real *across = l ? inputs[l] : in_panels, *along = l ? inputs[l] : in_strips;
             count strip = (l || !problem.panels ? block : padded(problem.samples, panel)) * panel;
@@ -276,20 +250,23 @@ template <class real> struct Engine {
             case 4: add_dots<real, 4>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             default: add_outer(layer.outputs, layer.inputs, n, grads[l], along, strip, in_step, weights[l], wide);
             }
-            for (count k = 0; layer.bias && k < layer.outputs; k++) {
+            const bool points = layer.kind == POINT_SLOPE;
+            for (count k = 0; (layer.bias || points) && k < layer.outputs; k++) {
                 typename Width<real>::vec sum = {};
                 for (count s = 0; s < n; s += panel)
                     for (count half = 0; half < panel; half += lanes)
                         sum += load(grads[l] + s * layer.outputs + k * panel + half);
-                gradient[layer.offset + k * step + layer.inputs] += sum_lanes<real>(sum);
+                real *to = points ? sums[l] + k : gradient + layer.offset + k * step + layer.inputs;
+                *to += sum_lanes<real>(sum);
             }
         }
     }
 
-    void add_weights(real *gradient) {
+    void add_weights(const real *values, real *gradient) {
         for (count l = first; l < depth; l++) {
             const Layer &layer = layers[l];
-            if (layer.kind != LINEAR) continue;
+            if (!affine(layer)) continue;
+            if (layer.kind == POINT_SLOPE) point_slope_back(layer, values, sums[l], gradient);
             count wide = padded(layer.inputs, panel), step = layer.inputs + layer.bias;
             for (count k = 0; k < layer.outputs; k++)
                 for (count d = 0; d < layer.inputs; d++)

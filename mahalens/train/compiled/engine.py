@@ -16,7 +16,11 @@ from mahalens.train.compiled.build import library
 from mahalens.train.compiled.threads import spread
 from mahalens.train.layout import parameter_count, parts
 
-KINDS = ("Linear", "Abs", "ReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm", "OffsetL2")
+KINDS = (
+    *("Linear", "Abs", "ReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm"),
+    *("OffsetL2", "OffsetL2 by the published code", "PointSlope"),
+)
+"""As the library numbers them."""
 LOSSES = {"mse": 0, "cross-entropy": 1}
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY = range(5)

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <string.h>
 
-enum Kind { LINEAR, ABS, RELU, SIGMOID, GELU, SILU, TANH, NEG, NORM, OFFSET_L2, OFFSET_L2_CODE };
+enum Kind { LINEAR, ABS, RELU, SIGMOID, GELU, SILU, TANH, NEG, NORM, OFFSET_L2, OFFSET_L2_CODE, POINT_SLOPE };
 
 // One layer: its widths, and where its parameters begin in a trial's row of values.
 struct Layer {
     count kind, inputs, outputs, offset, bias;
 };
+
+// Whether a layer is a matrix product and a number per unit.
+static inline bool affine(const Layer &layer) { return layer.kind == LINEAR || layer.kind == POINT_SLOPE; }
 
 // e^x - 1 = 2^n (p + 1) - 1 with x = n ln 2 + r and p = r + r²/2! + ... Branch-free, so that loops
 // over it become vector instructions; exact to a few units in the last place, also near 0.
@@ -201,4 +204,26 @@ static void offset_l2_back(const Layer &layer, const real *values, const real *x
             d_alpha[d] += (code ? (real)0.5 : alpha[d]) * sum_lanes<real>(second);
         }
     }
+}
+
+// y_k = w_k (x - p_k) is affine: w_k x + start_k with start_k = -w_k p_k.
+template <class real> static void point_slope_starts(const Layer &layer, const real *values, real *starts) {
+    const count size = layer.outputs * layer.inputs;
+    for (count k = 0; k < layer.outputs; k++) {
+        const real *w = values + layer.offset + k * layer.inputs, *p = w + size;
+        starts[k] = 0;
+        for (count d = 0; d < layer.inputs; d++) starts[k] -= w[d] * p[d];
+    }
+}
+
+// What the gradient of start_k, in `sums`, adds to those of w and p.
+template <class real>
+static void point_slope_back(const Layer &layer, const real *values, const real *sums, real *gradient) {
+    const count size = layer.outputs * layer.inputs;
+    for (count k = 0; k < layer.outputs; k++)
+        for (count d = 0; d < layer.inputs; d++) {
+            const count w = layer.offset + k * layer.inputs + d, p = w + size;
+            gradient[w] -= sums[k] * values[p];
+            gradient[p] -= sums[k] * values[w];
+        }
 }

@@ -80,15 +80,15 @@ static __attribute__((noinline)) void tiles(count rows, const Shape &shape, cons
     }
 }
 
-// out[i][panel] = start_i + sum_d w[i][d] in[d][panel]; a row of w is `step` long. Cut so that a
-// piece of the input stays in the first-level cache while all rows pass over it.
+// out[i][panel] = start_i + sum_d w[i][d] in[d][panel]; a row of w is `step` long, and starts are
+// `start_step` apart. Without them `out` is added to. Cut so that a piece of the input stays in the first-level cache while all rows pass over it.
 template <class real>
 static void times_panel(count rows, count depth, const real *w, count step, const real *in,
-                        const real *start, real *out) {
+                        const real *start, count start_step, real *out) {
     const count panel = Width<real>::panel, most = 256;
     const count pieces = (depth + most - 1) / most, piece = (depth + pieces - 1) / pieces;
     for (count d = 0; d < depth; d += piece) {
-        Shape shape = {1, depth - d < piece ? depth - d : piece, step, 1, 0, panel, panel, step};
+        Shape shape = {1, depth - d < piece ? depth - d : piece, step, 1, 0, panel, panel, start_step};
         if (start && !d) tiles<real, 2, true, true>(rows, shape, w, in, start, out);
         else tiles<real, 2, true, false>(rows, shape, w + d, in + d * panel, start, out);
     }
