@@ -95,6 +95,8 @@ class _Landing:
 class _Bar:
     """What pooch asks of a progress bar, passed on to ``show``."""
 
+    percent = True  # shares say more than bytes where there is no bar
+
     def __init__(self, show: Callable[[HasProgress], None]) -> None:
         self.total = 0  # which pooch sets; 0 when the server does not say
         self._done = 0

@@ -11,6 +11,7 @@ instruction and name is refused.
 from __future__ import annotations
 
 import pickletools
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,28 +31,12 @@ _NAMES = {
     "_codecs encode": "encode",
 }
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_LITERALS = frozenset(
-    [
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-        "BINBYTES",
-        "SHORT_BINBYTES",
-        "BINBYTES8",
-        "BYTEARRAY8",
-    ]
-)
+_LITERALS = {
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -89,7 +74,9 @@ def records_of_pickle(content: bytes) -> bytearray:
     Raises :class:`NotABatchError` for everything else.
     """
     try:
-        found = _Walk().run(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on escapes in damaged text, which is refused anyway
+            found = _Walk().run(content)
     except NotABatchError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, UnicodeError, OverflowError) as error:
