@@ -27,7 +27,7 @@ class HasProgress(Protocol):
     """A solver, as far as a display needs to know it."""
 
     @property
-    def progress(self) -> tuple[int, int, str]:
+    def progress(self) -> tuple[float, float, str]:
         """How much is done, of how much, and a word on where it stands."""
 
 
@@ -84,30 +84,41 @@ class Display:
     def _lines(self, name: str) -> Callable[[HasProgress], None]:
         began = time.monotonic()
         spoken = began
-        first: int | None = None
+        first: float | None = None
         ended = False
 
         def update(solver: HasProgress) -> None:
             nonlocal spoken, first, ended
             moment = time.monotonic()
             done, total, state = solver.progress
+            percent = getattr(solver, "percent", False)
+            amount = f"{done / total:.1%}" if percent else f"{done} of {total}"
             if first is None:
                 first = done
-                self.note(
-                    f"{name}: starts" if not done else f"{name}: goes on at {done} of {total}"
-                )
+                self.note(f"{name}: starts" if not done else f"{name}: goes on at {amount}")
             elif done >= total and not ended:
                 ended = True
-                self.note(f"{name}: {done} of {total}, {state}, took {moment - began:.0f} s")
+                self.note(f"{name}: {amount}, {state}, took {moment - began:.0f} s")
             elif moment - spoken >= PLAIN_EVERY and not ended:
                 spoken = moment
                 rate = (done - first) / (moment - began)
-                left = (
-                    f"about {(total - done) / rate:.0f} s left" if rate > 0 else "time left unknown"
-                )
-                self.note(f"{name}: {done} of {total}, {state}, {left}")
+                left = "time left unknown"
+                if rate > 0:
+                    left = f"about {minutes((total - done) / rate)} left"
+                self.note(f"{name}: {amount}, {state}, {left}")
 
         return update
+
+
+def minutes(seconds: float) -> str:
+    """A time for people.
+
+    >>> minutes(40), minutes(700), minutes(9000)
+    ('40 s', '12 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from mahalens._version import __version__
+from mahalens.cli import representation  # noqa: F401 (adds its command to run)
+from mahalens.cli.data import data
 from mahalens.cli.kinds import FOLDER
 from mahalens.cli.run import run
 from mahalens.errors import Interrupted, MahalensError
@@ -27,6 +29,7 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(data)
 
 
 @cli.command("list")

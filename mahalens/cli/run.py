@@ -40,7 +40,7 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
     with RunFolder.open(resume) as folder:
         if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
-        _carry_on(folder, quiet=quiet)
+        carry_on(folder, quiet=quiet)
 
 
 @run.command()
@@ -71,7 +71,7 @@ def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **optio
     command = shlex.join(["mahalens", *sys.argv[1:]])
     quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, gaussian_file=gaussian, force=force, command=command) as folder:
-        _carry_on(folder, quiet=quiet)
+        carry_on(folder, quiet=quiet)
 
 
 @run.command()
@@ -113,7 +113,7 @@ def ellipsoids(out: Path, force: bool, quiet: bool, **options: Any) -> None:
     command = shlex.join(["mahalens", *sys.argv[1:]])
     quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, force=force, command=command) as folder:
-        _carry_on(folder, quiet=quiet)
+        carry_on(folder, quiet=quiet)
 
 
 def _dim_of(gaussian: Path) -> int:
@@ -124,16 +124,16 @@ def _dim_of(gaussian: Path) -> int:
         return load_gaussian(gaussian).dim
 
 
-def _carry_on(folder: RunFolder, *, quiet: bool) -> None:
+def carry_on(folder: RunFolder, *, quiet: bool) -> None:
     """Finish the run, make its report and say what came out."""
     from mahalens.console import Display, catch_interrupts
     from mahalens.report import build_report
 
-    carry_on = import_module(f"mahalens.studies.{folder.config.study}.run").carry_on
+    study = import_module(f"mahalens.studies.{folder.config.study}.run")
     try:
         if not folder.finished:
             with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
-                carry_on(folder, display, should_stop)
+                study.carry_on(folder, display, should_stop)
         else:
             folder.drop_checkpoints()  # of a process that was killed in its last moment
             if not quiet:

@@ -40,6 +40,6 @@ class Finding:
     why: str
 
 
-def show(value: float) -> str:
+def show(value: float, figures: int = 3) -> str:
     """A number for a sentence."""
-    return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.{figures}g}".replace("e-0", "e-").replace("e+0", "e")

@@ -23,8 +23,10 @@ from mahalens.files import write_file
 
 CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
 GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
+COMPARISONS = "comparisons.csv"
 WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
-_RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, GAUSSIAN, PLOTS, REPORT, LOCK)
+TENSORBOARD = "tensorboard"
+_RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, GAUSSIAN, PLOTS, REPORT, LOCK)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
 _LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")  # of a process that was killed while it wrote
 
@@ -205,6 +207,7 @@ def _clear(path: Path) -> None:
         for file in (path / name).glob("*"):
             if file.suffix == suffix or _LEFT_OVER.fullmatch(file.name):
                 own.append(file)
+    own += (path / TENSORBOARD).glob("*/events.out.tfevents.*")
     for file in own:
         try:
             file.unlink(missing_ok=True)
@@ -212,9 +215,10 @@ def _clear(path: Path) -> None:
             raise RunFolderError(
                 f"{file}: cannot be removed ({error.strerror}); give --out another folder"
             ) from None
-    for name in _FOLDERS:
+    below = [folder for folder in (path / TENSORBOARD).glob("*") if folder.is_dir()]
+    for folder in (*below, *(path / name for name in (*_FOLDERS, TENSORBOARD))):
         with contextlib.suppress(OSError):  # it is not there, or holds files of the user
-            (path / name).rmdir()
+            folder.rmdir()
 
 
 def _lock(path: Path) -> FileLock:

@@ -9,6 +9,8 @@ STUDIES = {
     "Gaussian, and read the learned weights against the theory (source 000)",
     "ellipsoids": "find points from their distances to many ellipsoids: full, Euclidean, along "
     "principal axes (source 002); with --data, classify by ellipsoids fitted to real data",
+    "representation": "train networks held to distance or to intensity outputs, with dead nodes, "
+    "class distributions and tests between models (source 003)",
 }
 
 DATA = {

@@ -17,7 +17,7 @@ class HasProgress(Protocol):
     """Something that is under way."""
 
     @property
-    def progress(self) -> tuple[int, int, str]:
+    def progress(self) -> tuple[float, float, str]:
         """How much is done, of how much, and a word on where it stands."""
 
 

@@ -1,0 +1,59 @@
+"""Several predicates in one claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mahalens.studies.evidence import Evidence, Finding
+
+if TYPE_CHECKING:
+    from mahalens.studies.predicates import Predicate
+
+
+class Both(msgspec.Struct, frozen=True):
+    """Two predicates hold, the second one if ``negated`` fails. ``measured`` is the first's."""
+
+    first: Predicate
+    second: Predicate
+    negated: bool = False
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Judge both."""
+        a, b = self.first.judge(evidence), self.second.judge(evidence)
+        if a is None or b is None:
+            return None
+        parts = (a.holds, b.holds if b.holds is None else b.holds != self.negated)
+        holds = False if False in parts else None if None in parts else True
+        return Finding(holds, a.measured, f"{a.why} {b.why}")
+
+    def published(self, evidence: Evidence) -> str | None:
+        """What was published about the first."""
+        return self.first.published(evidence)
+
+
+class Every(msgspec.Struct, frozen=True):
+    """All predicates hold; it fails if one does. ``measured`` is the share that hold."""
+
+    parts: tuple[Predicate, ...]
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Judge each; what was not measured is left out if something else was."""
+        findings = [part.judge(evidence) for part in self.parts]
+        known = [finding for finding in findings if finding is not None]
+        if not known:
+            return None
+        outcomes = [finding.holds for finding in known]
+        holds = False if False in outcomes else None if None in outcomes else True
+        if holds and len(known) < len(self.parts):
+            holds = None
+        share = sum(outcome is True for outcome in outcomes) / len(self.parts)
+        missing = len(self.parts) - len(known)
+        told = f" {missing} of {len(self.parts)} parts have no numbers here." if missing else ""
+        return Finding(holds, share, " ".join(finding.why for finding in known) + told)
+
+    def published(self, evidence: Evidence) -> str | None:
+        """What was published about each."""
+        figures = [part.published(evidence) for part in self.parts]
+        return "; ".join(figure for figure in figures if figure) or None

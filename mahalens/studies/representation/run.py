@@ -1,0 +1,98 @@
+"""Runs the representation study in a folder, from the start or from where it was stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import torch
+
+from mahalens.console import minutes
+from mahalens.errors import InputError, RunFolderError
+from mahalens.studies.folder import CONFIG, RunConfig, RunFolder, now
+from mahalens.studies.representation.config import RepresentationConfig
+from mahalens.studies.representation.costs import Costs, estimate, measure_costs, within_budget
+from mahalens.studies.representation.local import run_locally
+from mahalens.studies.representation.problem import Problem
+from mahalens.studies.representation.records import write_records
+from mahalens.studies.running import Watcher, compare_versions
+from mahalens.train.compiled import why_not
+
+Stop = Callable[[], bool]
+
+
+def start(
+    config: RepresentationConfig, out: Path, *, force: bool = False, command: str = ""
+) -> RunFolder:
+    """Check everything a run needs and make its folder; nothing is written before that."""
+    problem = Problem.from_config(config)
+    if config.budget is not None:
+        config = within_budget(config, measure_costs(problem), len(problem.data.y), speed=1.0)
+    deviations = config.deviations()
+    record = RunConfig(
+        study="representation",
+        torch=str(torch.__version__),
+        created=now(),
+        seed=config.seed,
+        device="cpu",
+        threads=torch.get_num_threads(),
+        engine=_engine(),
+        protocol="scaled" if deviations else "published",
+        scaled=deviations,
+        command=command or " ".join(sys.argv),
+        options=msgspec.to_builtins(config),
+    )
+    return RunFolder.create(out, record, force=force)
+
+
+def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = None) -> None:
+    """Train what is not trained yet, read all models and write the records."""
+    config = read_options(folder)
+    compare_versions(folder, watcher)
+    if folder.config.engine == "compiled" and why_not():
+        watcher.note(
+            f"begun with the compiled engine, going on without ({why_not()}): "
+            "the last digits may differ from those of an uninterrupted run"
+        )
+    problem = Problem.from_config(config)
+    data = problem.data
+    watcher.note(
+        f"data: {data.name}, {len(data.y):,} training and {len(data.test_y):,} test samples "
+        f"({data.source})"
+    )
+    groups = problem.groups()
+    costs = measure_costs(problem)
+    _tell(problem, costs, watcher)
+    engine = _engine() if folder.config.engine == "compiled" else "torch"
+    run_locally(folder, problem, groups, costs, watcher, should_stop, engine=engine)
+    watcher.note("comparing the models")
+    write_records(folder, problem, groups)
+    folder.drop_checkpoints()
+
+
+def read_options(folder: RunFolder) -> RepresentationConfig:
+    """The options a run was started with."""
+    try:
+        return msgspec.convert(folder.config.options, RepresentationConfig)
+    except (msgspec.ValidationError, InputError) as error:
+        raise RunFolderError(
+            f"{folder.path / CONFIG}: options cannot be used ({error}); start a new run"
+        ) from None
+
+
+def _tell(problem: Problem, costs: Costs, watcher: Watcher) -> None:
+    config = problem.config
+    seconds = estimate(config, costs, len(problem.data.y))
+    watcher.note(
+        f"{len(config.models)} models, pixels {' and '.join(config.pixels)}, {config.trials} "
+        f"trials, {config.epochs:,} epochs: about {minutes(seconds)} by a few timed epochs"
+    )
+    for change in config.shortened:
+        watcher.note(change)
+
+
+def _engine() -> Literal["compiled", "torch"]:
+    return "torch" if why_not() else "compiled"
