@@ -40,8 +40,8 @@ class Every(msgspec.Struct, frozen=True):
 
     def judge(self, evidence: Evidence) -> Finding | None:
         """Judge each; what was not measured is left out if something else was."""
-        findings = [part.judge(evidence) for part in self.parts]
-        known = [finding for finding in findings if finding is not None]
+        findings = [(part, part.judge(evidence)) for part in self.parts]
+        known = [finding for _, finding in findings if finding is not None]
         if not known:
             return None
         outcomes = [finding.holds for finding in known]
@@ -51,9 +51,16 @@ class Every(msgspec.Struct, frozen=True):
         share = sum(outcome is True for outcome in outcomes) / len(self.parts)
         missing = len(self.parts) - len(known)
         told = f" {missing} of {len(self.parts)} parts have no numbers here." if missing else ""
-        return Finding(holds, share, " ".join(finding.why for finding in known) + told)
+        words = " ".join(_named(part, f.why) for part, f in findings if f is not None)
+        return Finding(holds, share, words + told)
 
     def published(self, evidence: Evidence) -> str | None:
         """What was published about each."""
         figures = [part.published(evidence) for part in self.parts]
         return "; ".join(figure for figure in figures if figure) or None
+
+
+def _named(part: Predicate, why: str) -> str:
+    """A reason that says whose it is, for where there are several."""
+    model = getattr(part, "model", None)
+    return why if model is None or model in why else f"{model}: {why[0].lower()}{why[1:]}"
