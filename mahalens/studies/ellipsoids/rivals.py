@@ -34,7 +34,7 @@ def require_sklearn() -> None:
             raise  # scikit-learn is there and lacks something else
         raise InputError(
             "comparison with scikit-learn is asked for, which is not installed; "
-            'pip install "mahalens[data]", or leave it out'
+            "pip install scikit-learn, or leave it out"
         ) from None
 
 
