@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mahalens.errors import InputError
-from mahalens.stats.summary import as_vector
+from mahalens.stats.pairs import paired_vectors, rank_sum_distribution, signed_rank_p
 
 # Above this many pairs the signed-rank distribution is taken as normal (scipy's limit as well).
 _EXACT_UP_TO = 50
@@ -71,12 +71,7 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
         >>> result.wins, result.shift, result.ci95, result.p_value
         (6, -3.5, (-6.0, -1.0), 0.015625)
     """
-    first, second = as_vector(a, "a"), as_vector(b, "b")
-    if first.size != second.size:
-        raise InputError(
-            f"a has {first.size} trials and b has {second.size}, but paired trials are wanted; "
-            "pass the same trials in the same order, NaN where one has no value"
-        )
+    first, second = paired_vectors(a, b)
     finite = np.isfinite(first) & np.isfinite(second)
     difference = first[finite] - second[finite]
     n = difference.size
@@ -89,7 +84,7 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
         median_difference=float(np.median(difference)) if n else math.nan,
         shift=float(np.median(averages)) if n else math.nan,
         ci95=_shift_interval(averages, n),
-        p_value=_signed_rank_p(difference),
+        p_value=signed_rank_p(difference, "less"),
     )
 
 
@@ -138,19 +133,4 @@ def _shift_interval(averages: NDArray[np.float64], n: int) -> tuple[float, float
 
 def _signed_rank_distribution(n: int) -> NDArray[np.float64]:
     """P(T = t) for t = 0 .. n (n + 1) / 2, T the sum of the ranks whose fair coin shows heads."""
-    probability = np.zeros(n * (n + 1) // 2 + 1)
-    probability[0] = 1.0
-    for rank in range(1, n + 1):
-        moved = np.zeros_like(probability)
-        moved[rank:] = probability[: probability.size - rank]
-        probability = (probability + moved) / 2
-    return probability
-
-
-def _signed_rank_p(difference: NDArray[np.float64]) -> float:
-    moved = difference[difference != 0]
-    if moved.size == 0:
-        return 1.0
-    from scipy import stats  # takes a second to import
-
-    return float(stats.wilcoxon(moved, alternative="less").pvalue)
+    return rank_sum_distribution(range(1, n + 1))

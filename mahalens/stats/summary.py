@@ -66,13 +66,13 @@ def summarize(values: ArrayLike) -> Summary:
     scaled = [float(value) for value in np.ldexp(kept, -exponent)]
     scaled_mean = statistics.fmean(scaled)
     scaled_std = statistics.stdev(scaled, xbar=scaled_mean)
-    mean, std = _unscale(scaled_mean, exponent), _unscale(scaled_std, exponent)
-    half_width = _unscale(_t_quantile(n - 1) * scaled_std / math.sqrt(n), exponent)
+    mean, std = unscale(scaled_mean, exponent), unscale(scaled_std, exponent)
+    half_width = unscale(_t_quantile(n - 1) * scaled_std / math.sqrt(n), exponent)
     return Summary(
         mean=mean,
         std=std,
         variance=std * std,
-        median=_unscale(statistics.median(scaled), exponent),
+        median=unscale(statistics.median(scaled), exponent),
         min=low,
         max=high,
         n=n,
@@ -98,7 +98,7 @@ def as_vector(values: ArrayLike, name: str) -> NDArray[np.float64]:
     return vector
 
 
-def _unscale(value: float, exponent: int) -> float:
+def unscale(value: float, exponent: int) -> float:
     """``value · 2**exponent``, infinite where that is too large for a float."""
     try:
         return math.ldexp(value, exponent)
