@@ -348,6 +348,12 @@ class TestMalice:
         with pytest.raises(NotABatchError):
             records_of_pickle(content)
 
+    @pytest.mark.parametrize("codec", [b"zlip", b"utf-8", b"rot13"])
+    def test_other_codecs(self, codec):
+        content = b"c_codecs\nencode\n(X\x01\x00\x00\x00aV" + codec + b"\ntR."
+        with pytest.raises(NotABatchError, match="asks for a call that no batch needs"):
+            records_of_pickle(content)
+
     def test_memory_is_not_taken_for_what_is_not_there(self):
         # a memo of 2^31 entries, and a text of 2^32 bytes: an unpickler would take gigabytes
         with pytest.raises(NotABatchError, match="wanted data and labels"):
