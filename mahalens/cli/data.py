@@ -48,7 +48,7 @@ def fetch(name: str, folder: Path | None, force: bool) -> None:
     from mahalens.console import Display
     from mahalens.data.fetch import fetch_set
 
-    failures = []
+    failures, places = [], []
     with Display() as display:
         for one in PUBLISHED if name == ALL else (name,):
             try:
@@ -58,7 +58,9 @@ def fetch(name: str, folder: Path | None, force: bool) -> None:
                 continue
             how = f"fetched from {fetched.source}" if fetched.source else "is here already"
             display.note(f"{one}: {how}")
-            click.echo(f"{one}: {fetched.folder}")
+            places.append(f"{one}: {fetched.folder}")
+    for place in places:  # when the bars are done with the terminal
+        click.echo(place)
     if failures:
         raise InputError(". ".join(failures))
 

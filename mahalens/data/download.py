@@ -100,30 +100,43 @@ class _Bar:
     def __init__(self, show: Callable[[HasProgress], None]) -> None:
         self.total = 0  # which pooch sets; 0 when the server does not say
         self._done = 0
-        self._closed = False
+        self._ended = self._closed = False
         self._show = show
 
     @property
     def progress(self) -> tuple[int, int, str]:
         """Bytes done, of how many, in words."""
+        done = _size(self._done)
         if self._closed:
-            return self._done, self._done, f"{self._done / 1e6:.1f} MB"
-        known = f" of {self.total / 1e6:.1f}" if self.total else ""
-        return self._done, self.total or self._done + 1, f"{self._done / 1e6:.1f}{known} MB"
+            return self._done, self._done, done
+        words = f"{done} of {_size(self.total)}" if self.total else done
+        return self._done, self.total or self._done + 1, words
 
     def update(self, count: int) -> None:
+        if not self._done and not self._ended:
+            self._show(self)  # the beginning
         # pooch counts whole chunks, also for the last one
         self._done = min(self._done + count, self.total) if self.total else self._done + count
         self._show(self)
 
     def reset(self) -> None:
         """Called once at the end, before all is counted again."""
+        self._ended = True
         if self.total:
             self._done = 0
 
     def close(self) -> None:
         self._closed = True
         self._show(self)
+
+
+def _size(count: int) -> str:
+    """A number of bytes in words.
+
+    >>> _size(29_515), _size(9_912_422)
+    ('30 kB', '9.9 MB')
+    """
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def _words(error: Exception) -> str:

@@ -138,7 +138,8 @@ class TestFetch:
         assert outcome.code == 0
         lines = [line for line in outcome.err.splitlines() if catalogue.TRAIN_IMAGES in line]
         assert len(lines) == 2
-        assert "3.0" in lines[1]
+        assert lines[0].endswith(": starts")
+        assert "3.0 MB of 3.0 MB" in lines[1]
 
 
 class TestList:
