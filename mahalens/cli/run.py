@@ -24,12 +24,26 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @click.option("--resume", type=FOLDER, metavar="DIR", help="Go on with the run in DIR.")
+@click.option("--engine", metavar="local|dask", help="With --resume: where the rest is computed.")
+@click.option("--scheduler", metavar="ADDRESS", help="With --resume and dask: its scheduler.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 @click.pass_context
-def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
+def run(
+    ctx: click.Context,
+    resume: Path | None,
+    engine: str | None,
+    scheduler: str | None,
+    quiet: bool,
+) -> None:
     """Run a study, or go on with one: run STUDY --out DIR, run --resume DIR."""
     ctx.obj = quiet  # so that "run --quiet STUDY" and "run STUDY --quiet" are the same
+    given = {"engine": engine, "scheduler": scheduler}
+    where = {name: value for name, value in given.items() if value is not None}
     if resume is None:
+        if where:
+            raise InputError(
+                f"--{next(iter(where))} before a study goes with --resume; give it after the study"
+            )
         if ctx.invoked_subcommand is None:
             raise InputError(f"run what? give a study ({', '.join(STUDIES)}) or --resume DIR")
         return
@@ -40,7 +54,12 @@ def run(ctx: click.Context, resume: Path | None, quiet: bool) -> None:
     with RunFolder.open(resume) as folder:
         if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
-        carry_on(folder, quiet=quiet)
+        if where and folder.config.study != "representation":
+            raise InputError(
+                f"--{next(iter(where))}: {resume} holds a run of {folder.config.study}, and only "
+                "representation has engines; leave it out"
+            )
+        carry_on(folder, quiet=quiet, **where)
 
 
 @run.command()
@@ -124,8 +143,8 @@ def _dim_of(gaussian: Path) -> int:
         return load_gaussian(gaussian).dim
 
 
-def carry_on(folder: RunFolder, *, quiet: bool) -> None:
-    """Finish the run, make its report and say what came out."""
+def carry_on(folder: RunFolder, *, quiet: bool, **where: str) -> None:
+    """Finish the run, ``where`` it is to be computed, make its report and say what came out."""
     from mahalens.console import Display, catch_interrupts
     from mahalens.report import build_report
 
@@ -133,7 +152,7 @@ def carry_on(folder: RunFolder, *, quiet: bool) -> None:
     try:
         if not folder.finished:
             with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
-                study.carry_on(folder, display, should_stop)
+                study.carry_on(folder, display, should_stop, **where)
         else:
             folder.drop_checkpoints()  # of a process that was killed in its last moment
             if not quiet:

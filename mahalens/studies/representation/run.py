@@ -13,7 +13,8 @@ import torch
 from mahalens.console import minutes
 from mahalens.errors import InputError, RunFolderError
 from mahalens.studies.folder import CONFIG, RunConfig, RunFolder, now
-from mahalens.studies.representation.config import RepresentationConfig
+from mahalens.studies.representation.cluster import check_scheduler, run_on_cluster
+from mahalens.studies.representation.config import ENGINES, RepresentationConfig
 from mahalens.studies.representation.costs import Costs, estimate, measure_costs, within_budget
 from mahalens.studies.representation.local import run_locally
 from mahalens.studies.representation.problem import Problem
@@ -28,9 +29,10 @@ def start(
     config: RepresentationConfig, out: Path, *, force: bool = False, command: str = ""
 ) -> RunFolder:
     """Check everything a run needs and make its folder; nothing is written before that."""
+    speed = check_scheduler(config)
     problem = Problem.from_config(config)
     if config.budget is not None:
-        config = within_budget(config, measure_costs(problem), len(problem.data.y), speed=1.0)
+        config = within_budget(config, measure_costs(problem), len(problem.data.y), speed=speed)
     deviations = config.deviations()
     record = RunConfig(
         study="representation",
@@ -48,9 +50,22 @@ def start(
     return RunFolder.create(out, record, force=force)
 
 
-def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = None) -> None:
-    """Train what is not trained yet, read all models and write the records."""
+def carry_on(
+    folder: RunFolder,
+    watcher: Watcher,
+    should_stop: Stop | None = None,
+    *,
+    engine: str | None = None,
+    scheduler: str | None = None,
+) -> None:
+    """Train what is not trained yet, read all models and write the records.
+
+    ``engine`` and ``scheduler`` say where, if not there where the run was begun; what the run
+    records of itself stays as it is.
+    """
     config = read_options(folder)
+    place = _placed(config, engine, scheduler)
+    check_scheduler(place)
     compare_versions(folder, watcher)
     if folder.config.engine == "compiled" and why_not():
         watcher.note(
@@ -66,8 +81,12 @@ def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = Non
     groups = problem.groups()
     costs = measure_costs(problem)
     _tell(problem, costs, watcher)
-    engine = _engine() if folder.config.engine == "compiled" else "torch"
-    run_locally(folder, problem, groups, costs, watcher, should_stop, engine=engine)
+    passes = _engine() if folder.config.engine == "compiled" else "torch"
+    work = (folder, problem, groups, costs, watcher, should_stop)
+    if place.engine == "dask":
+        run_on_cluster(*work, engine=passes, scheduler=place.scheduler)
+    else:
+        run_locally(*work, engine=passes)
     watcher.note("comparing the models")
     write_records(folder, problem, groups)
     folder.drop_checkpoints()
@@ -81,6 +100,18 @@ def read_options(folder: RunFolder) -> RepresentationConfig:
         raise RunFolderError(
             f"{folder.path / CONFIG}: options cannot be used ({error}); start a new run"
         ) from None
+
+
+def _placed(
+    config: RepresentationConfig, engine: str | None, scheduler: str | None
+) -> RepresentationConfig:
+    """The configuration with another place to compute; a new engine forgets the old scheduler."""
+    config = msgspec.structs.replace(config, budget=None)  # it was kept when the run was begun
+    if engine is None and scheduler is None:
+        return config
+    if engine is not None and engine not in ENGINES:
+        raise InputError(f"--engine {engine}: unknown; known: {', '.join(ENGINES)}")
+    return msgspec.structs.replace(config, engine=engine or config.engine, scheduler=scheduler)
 
 
 def _tell(problem: Problem, costs: Costs, watcher: Watcher) -> None:
