@@ -47,6 +47,13 @@ def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "classes.safetensors").exists()
 
 
+def test_the_example_of_data_prints_what_the_page_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "data.md").read_text()
+    exec(compile(re.search(r"```python\n(.*?)```", page, re.S)[1], "data.md", "exec"), {})
+    assert capsys.readouterr().out.strip() in page
+
+
 def test_the_tables_of_the_benchmarks_are_made_from_their_figures():
     command = [sys.executable, ROOT / "docs" / "benchmarks.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
