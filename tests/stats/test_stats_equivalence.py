@@ -143,3 +143,12 @@ def test_impossible_margins_are_refused(margin):
 def test_unequal_lengths_are_refused():
     with pytest.raises(InputError, match=r"a has 2 trials and b has 3.*same order"):
         equivalent([1, 2], [1, 2, 3], 1.0)
+
+
+def test_margin_far_beyond_the_metric():
+    values = np.array([1.0, 3.0, -2.0, 0.5, 2.0])
+    result = equivalent(1e-100 * values, np.zeros(5), 1e100)
+    assert (result.verdict, result.tost_p, result.t_lower) == ("equivalent", 0.0, None)
+    # In units of this margin, the differences are 0.
+    result = equivalent(1e-300 * values, np.zeros(5), 1e300)
+    assert (result.verdict, result.tost_p, result.wilcoxon_p) == ("equivalent", None, 1 / 2**5)

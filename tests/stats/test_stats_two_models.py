@@ -314,3 +314,9 @@ def test_comparison_goes_through_json():
 def test_unequal_lengths_are_refused():
     with pytest.raises(InputError, match=r"a has 2 trials and b has 3.*same order"):
         compare([1, 2], [1, 2, 3])
+
+
+def test_spread_that_is_nothing_beside_the_values_is_none():
+    result = compare([1e200] * 3, [1.0, 2.0, 3.0])
+    assert (result.welch_t, result.welch_p, result.cohens_d) == (None, None, None)
+    assert (result.sd_b, result.mean_difference) == (1.0, pytest.approx(1e200))
