@@ -20,6 +20,9 @@ from mahalens.studies.ellipsoids.config import METHODS
 from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
 from mahalens.studies.gaussian.config import MODELS, SOLVERS
 from mahalens.studies.registry import DATA, STUDIES
+from mahalens.studies.representation.config import ENGINES, PIXELS
+from mahalens.studies.representation.models import MODELS as NETWORKS
+from mahalens.studies.representation.models import text_of
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -41,11 +44,14 @@ def list_() -> None:
         ("Solvers of gaussian", SOLVERS),
         ("Methods of ellipsoids", METHODS),
         ("Solvers of ellipsoids", SEARCHES),
+        ("Models of representation", {name: text_of(name) for name in NETWORKS}),
+        ("Pixels of representation", PIXELS),
+        ("Engines of representation", ENGINES),
         ("Data", DATA),
     ):
         click.echo(f"{title}:")
         for name, text in entries.items():
-            click.echo(f"  {name:<15} {text}")
+            click.echo(f"  {name:<18} {text}")
 
 
 @cli.command()

@@ -18,5 +18,6 @@ DATA = {
     "largest eigenvalue 1",
     "ellipsoids": "means N(0, I), Sigma = A Aᵀ + 0.5 I with A standard normal",
     **SETS,
+    "FILE, DIR": "your own: .npz or .safetensors with x and y, IDX files, CIFAR-10 batches",
     "--gaussian FILE": "your own mean and covariance, from .json or .npz",
 }
