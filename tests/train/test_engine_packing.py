@@ -6,7 +6,8 @@ import torch
 from mahalens.nn import Chain
 from mahalens.train import CrossEntropy, MeanSquaredError, TrialStack
 from mahalens.train.compiled import library
-from mahalens.train.compiled.engine import _panels, _strips
+from mahalens.train.compiled.packing import panels as panels_of
+from mahalens.train.compiled.packing import strips as strips_of
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiler here")
 
@@ -21,18 +22,18 @@ def test_rows_serve_as_strips(inputs, samples, dtype, monkeypatch):
     y = torch.randint(0, 3, (samples,), generator=generator)
     trials = TrialStack.from_modules(chain, [chain.build(dtype=dtype) for _ in range(2)])
     packed = CrossEntropy(chain, x, y, engine="compiled").loss_and_gradient(trials)
-    monkeypatch.setattr("mahalens.train.compiled.engine._SMALL_BYTES", 0)
+    monkeypatch.setattr("mahalens.train.compiled.packing._SMALL_BYTES", 0)
     objective = CrossEntropy(chain, x, y, engine="compiled")
     for ours, theirs in zip(objective.loss_and_gradient(trials), packed, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     whole = inputs % (64 // x.element_size()) == 0
-    assert (objective.compiled._packed[1] is objective.compiled._x) == whole
+    assert (objective.compiled._packed.strips is None) == whole
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 16, 16), (3, 17, 5), (2, 40, 33)])
 def test_panels_and_strips(shape):
     x = torch.arange(torch.Size(shape).numel(), dtype=torch.float64).reshape(shape) + 1
-    panels, strips = _panels(x, 16), _strips(x, 16)
+    panels, strips = panels_of(x, 16), strips_of(x, 16)
     for s in range(shape[0]):
         for n in range(shape[1]):
             for d in range(shape[2]):

@@ -13,7 +13,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCES = ("tiles.h", "layers.h", "losses.h", "engine.cpp", "training.cpp")
+SOURCES = (
+    *("tiles.h", "layers.h", "losses.h", "sparse.h", "memory.h"),
+    *("engine.cpp", "training.cpp"),
+)
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
 # Neither changes a number: they only say that nobody looks at errno or at trap flags.
 MATH_FLAGS = ("-fno-math-errno", "-fno-trapping-math")

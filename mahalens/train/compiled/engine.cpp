@@ -4,7 +4,8 @@
 // of panels, where the sums are long enough to stay in registers. Nothing of size N x K is made.
 // One call works on one trial in one thread: results do not depend on how many threads there are.
 #include "losses.h"
-#include <stdlib.h>
+#include "memory.h"
+#include "sparse.h"
 
 enum Loss { MEAN_SQUARE, CROSS_ENTROPY };
 enum Outcome { RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY };
@@ -19,6 +20,7 @@ struct Problem {
                                 // if `rows` serve as well, where D is a multiple of PANEL
     const void *targets;        // numbers [N][K], or labels [N] as 64-bit integers
     const void *target_panels;  // numbers as [N / PANEL][K][PANEL]; or null
+    const Sparse *sparse;       // samples for a first layer that is Linear, in place of panels and strips; or null
 };
 
 struct Training {
@@ -40,9 +42,10 @@ template <class real> struct Engine {
     char *memory;
     // Per layer: its output for one group; the gradient of that (where affine: for a whole block);
     // and where affine what it was given, and the gradient of its weight with padded rows. Of a
-    // PointSlope also the sums it starts from, and the sums of the gradient of its output.
+    // PointSlope also the numbers it starts from, and the sums of the gradient of its output.
     real **outputs, **grads, **inputs, **weights, **starts, **sums;
     real *panels, *strips, *goals;
+    SparseLayer<real> sparse;
 
     Engine(const Problem &p, const count *o) : problem(p), layers(p.layers), depth(p.depth), order(o) {
         block = padded(p.block, panel);
@@ -50,17 +53,15 @@ template <class real> struct Engine {
         while (first < depth && !affine(layers[first]) && layers[first].kind < OFFSET_L2) first++;
         // As many panels go through a layer together as fit in the first-level cache: their chains of
         // operations are independent, and the processor works on several at once.
-        count widest = layers[0].inputs;
+        count widest = p.sparse ? 1 : layers[0].inputs;
         for (count l = 0; l < depth; l++)
             if (layers[l].outputs > widest) widest = layers[l].outputs;
         group = (count)(12288 / sizeof(real)) / widest / panel * panel;
         group = group < panel ? panel : group > block ? block : group;
-        memory = 0;
-        size_t size = lay(0);
-        if (posix_memalign((void **)&memory, 64, size)) memory = 0;
-        else lay(memory);
+        memory = thread_memory().take(lay(0));
+        if (memory) lay(memory);
     }
-    ~Engine() { free(memory); }
+    ~Engine() { thread_memory().give_back(); }
 
     // Deal out the working memory; with base 0 only its size is counted.
     size_t lay(char *base) {
@@ -77,17 +78,20 @@ template <class real> struct Engine {
             real *mine[6] = {};
             mine[0] = (real *)take(layer.outputs * group, sizeof(real));
             mine[1] = (real *)take(layer.outputs * (affine(layer) ? block : group), sizeof(real));
-            if (affine(layer)) {
+            const bool gathers = problem.sparse && !l;
+            if (affine(layer) && !gathers) {
                 count wide = padded(layer.inputs, panel);
                 mine[2] = (real *)take(l ? block * wide : 0, sizeof(real));
                 mine[3] = (real *)take(layer.outputs * wide, sizeof(real));
             }
-            if (layer.kind == POINT_SLOPE)
+            if (layer.kind == POINT_SLOPE || gathers)
                 for (int i = 4; i < 6; i++) mine[i] = (real *)take(layer.outputs, sizeof(real));
             if (base)
                 for (int i = 0; i < 6; i++) lists[i][l] = mine[i];
         }
-        count packed = problem.panels ? 0 : block;
+        sparse.data = problem.sparse;
+        if (problem.sparse) sparse.lay(layers[0], block, take);
+        count packed = problem.panels || problem.sparse ? 0 : block;
         panels = (real *)take(packed * layers[0].inputs, sizeof(real));
         strips = (real *)take(packed * padded(layers[0].inputs, panel), sizeof(real));
         goals = (real *)take(layers[depth - 1].outputs * panel, sizeof(real));
@@ -102,10 +106,10 @@ template <class real> struct Engine {
     double gradient(count from, count n, double scale, const real *values, real *gradient) {
         for (count l = first; l < depth; l++) {
             const Layer &layer = layers[l];
-            if (affine(layer)) memset(weights[l], 0, layer.outputs * padded(layer.inputs, panel) * sizeof(real));
-            if (layer.kind != POINT_SLOPE) continue;
-            memset(sums[l], 0, layer.outputs * sizeof(real));
-            point_slope_starts(layer, values, starts[l]);
+            if (sums[l]) memset(sums[l], 0, layer.outputs * sizeof(real));
+            if (weights[l]) memset(weights[l], 0, layer.outputs * padded(layer.inputs, panel) * sizeof(real));
+            if (layer.kind == POINT_SLOPE) point_slope_starts(layer, values, starts[l]);
+            if (!l && problem.sparse) sparse.begin(layer, values);
         }
         double total = 0;
         for (count b = 0; b < n; b += block) {
@@ -113,19 +117,19 @@ template <class real> struct Engine {
             const real *in_panels = (const real *)problem.panels + (from + b) * layers[0].inputs;
             const real *in_strips = problem.strips ? (const real *)problem.strips + (from + b) * panel
                                                    : (const real *)problem.rows + (from + b) * layers[0].inputs;
-            if (!problem.panels) {
+            if (!problem.panels && !problem.sparse) {
                 pack(from + b, some);
                 in_panels = panels, in_strips = strips;
             }
             for (count place = 0; place < some; place += group) {
                 count live = some - place < group ? some - place : group, filled = padded(live, panel);
                 const real *x = in_panels + place * layers[0].inputs;
-                forward(x, filled, values);
+                forward(x, from + b + place, filled, values);
                 for (count p = 0; p < live; p += panel)
                     total += loss(from + b + place + p, live - p, scale, p, place);
                 if (gradient) backward(x, filled, place, values, gradient);
             }
-            if (gradient) add_block(some, in_panels, in_strips, gradient);
+            if (gradient) add_block(from + b, some, in_panels, in_strips, gradient);
         }
         if (gradient) add_weights(values, gradient);
         return total;
@@ -142,9 +146,11 @@ template <class real> struct Engine {
         }
     }
 
-    // The outputs of all layers for n samples, a whole number of panels.
-    void forward(const real *x, count n, const real *values) {
-        for (count l = 0; l < depth; l++) {
+    // The outputs of all layers for n samples from `at` on, a whole number of panels.
+    void forward(const real *x, count at, count n, const real *values) {
+        for (count p = 0; problem.sparse && p < n; p += panel)
+            sparse.forward(at + p, outputs[0] + p * layers[0].outputs);
+        for (count l = problem.sparse ? 1 : 0; l < depth; l++) {
             const Layer &layer = layers[l];
             const real *in = l ? outputs[l - 1] : x;
             real *out = outputs[l];
@@ -234,7 +240,7 @@ template <class real> struct Engine {
             }
     }
 
-    void add_block(count n, const real *in_panels, const real *in_strips, real *gradient) {
+    void add_block(count at, count n, const real *in_panels, const real *in_strips, real *gradient) {
         for (count l = first; l < depth; l++) {
             const Layer &layer = layers[l];
             if (!affine(layer)) continue;
@@ -243,21 +249,23 @@ template <class real> struct Engine {
             count strip = (l || !problem.panels ? block : padded(problem.samples, panel)) * panel;
             count in_step = panel;
             if (!l && problem.panels && !problem.strips) strip = panel, in_step = layer.inputs;
-            switch (layer.inputs) {
+            const bool gathers = problem.sparse && !l;
+            if (gathers) sparse.add(at / block, n, grads[l]);
+            else switch (layer.inputs) {
             case 1: add_dots<real, 1>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             case 2: add_dots<real, 2>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             case 3: add_dots<real, 3>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             case 4: add_dots<real, 4>(layer.outputs, n, grads[l], across, weights[l], wide); break;
             default: add_outer(layer.outputs, layer.inputs, n, grads[l], along, strip, in_step, weights[l], wide);
             }
-            const bool points = layer.kind == POINT_SLOPE;
-            for (count k = 0; (layer.bias || points) && k < layer.outputs; k++) {
+            for (count k = 0; (layer.bias || sums[l]) && k < layer.outputs; k++) {
                 typename Width<real>::vec sum = {};
                 for (count s = 0; s < n; s += panel)
                     for (count half = 0; half < panel; half += lanes)
                         sum += load(grads[l] + s * layer.outputs + k * panel + half);
-                real *to = points ? sums[l] + k : gradient + layer.offset + k * step + layer.inputs;
-                *to += sum_lanes<real>(sum);
+                const real found = sum_lanes<real>(sum);
+                if (sums[l]) sums[l][k] += found;
+                if (layer.bias) gradient[layer.offset + k * step + layer.inputs] += found;
             }
         }
     }
@@ -267,6 +275,10 @@ template <class real> struct Engine {
             const Layer &layer = layers[l];
             if (!affine(layer)) continue;
             if (layer.kind == POINT_SLOPE) point_slope_back(layer, values, sums[l], gradient);
+            if (!l && problem.sparse) {
+                sparse.end(layer, sums[l], gradient);
+                continue;
+            }
             count wide = padded(layer.inputs, panel), step = layer.inputs + layer.bias;
             for (count k = 0; k < layer.outputs; k++)
                 for (count d = 0; d < layer.inputs; d++)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_double, c_longlong, c_void_p
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from mahalens.nn.chain import Chain
 from mahalens.train.compiled.build import library
+from mahalens.train.compiled.packing import Packed, SparsePointer, address
 from mahalens.train.compiled.threads import spread
 from mahalens.train.layout import parameter_count, parts
 
@@ -29,7 +31,6 @@ RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY = range(5)
 _BLOCK_BYTES = 1 << 17  # of gradients kept until the end of a block, within the second-level cache
 _RANGE_FLOPS = 2.5e8  # of one range of a trial's samples at least: some milliseconds of one core
 _RANGE_BYTES = 1 << 23  # of its samples at most: they stay in the shared cache for all trials
-_SMALL_BYTES = 1 << 26  # up to here a second packed copy of the samples does not matter
 _WAVE = 8  # ranges worked on at a time, each with a gradient of its own
 
 
@@ -42,6 +43,7 @@ class _Problem(Structure):
         ("layers", POINTER(_Layer)),
         *[(name, c_longlong) for name in ("depth", "loss", "block", "samples")],
         *[(name, c_void_p) for name in ("rows", "panels", "strips", "targets", "target_panels")],
+        ("sparse", SparsePointer),
     ]
 
 
@@ -73,6 +75,9 @@ class CompiledEngine:
     how many threads there are nor on which other trials are run. Memory: two packed copies of x,
     and per thread what one block of samples needs.
 
+    Where a ``Linear`` comes first and samples shared by all trials are mostly background, as images
+    are, full batches multiply only the rest (``sparse`` forces or forbids that).
+
     Shapes: x ``[S, N, D]``; y ``[S, N, K]`` numbers or labels ``[S, N]``, with S = T where each
     trial has its own and S = 1 where they share.
     """
@@ -80,7 +85,14 @@ class CompiledEngine:
     name = "compiled"
 
     def __init__(
-        self, chain: Chain, loss: str, x: Tensor, y: Tensor, *, block: int | None = None
+        self,
+        chain: Chain,
+        loss: str,
+        x: Tensor,
+        y: Tensor,
+        *,
+        block: int | None = None,
+        sparse: bool | None = None,
     ) -> None:
         found = library()
         if found is None:
@@ -100,13 +112,26 @@ class CompiledEngine:
         fitting = _BLOCK_BYTES // (widest * x.element_size())
         block = block or min(512, max(192, fitting))
         self._block = -(-block // self._panel) * self._panel
-        flops = 4 * self.width  # of one sample: forward and back
-        cached = _RANGE_BYTES // (2 * x.shape[2] * x.element_size())
+        first = chain.layers[0]
+        self._first_units = (first.units or 0) if first.kind == "Linear" else 0
+        if sparse and not (self._first_units and len(x) == 1):
+            raise ValueError("sparse samples want a Linear first, and to be shared by all trials")
+        self._sparse = sparse
+
+    @functools.cached_property
+    def _packed(self) -> Packed:
+        return Packed(self._x, self._y, self._panel, self._block, self._first_units, self._sparse)
+
+    @functools.cached_property
+    def _ranges(self) -> list[tuple[int, int]]:
+        """Beginning and length of the ranges that a pass is cut into, for threads to share."""
+        left = max(0.1, self._packed.left)
+        flops = 4 * self.width * left  # of one sample: forward and back
+        cached = int(_RANGE_BYTES / (2 * self._x.shape[2] * self._x.element_size() * left))
         rows = max(int(_RANGE_FLOPS / flops), min(cached, -(-self.samples // _WAVE)))
         ranges = max(1, self.samples // max(1, rows))  # of about equal length, in whole blocks
         rows = -(-self.samples // (ranges * self._block)) * self._block
-        self._ranges = [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
-        self._packed: tuple[Tensor, ...] = ()
+        return [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
 
     def loss(self, values: Tensor, index: Tensor) -> Tensor:
         """Loss ``[T]`` of the trials ``index`` with these values ``[T, P]``."""
@@ -213,48 +238,16 @@ class CompiledEngine:
     def _problem(self, trial: int, *, packed: bool) -> _Problem:
         """The samples of one trial, packed once for all epochs or taken row by row."""
 
-        def of_trial(tensor: Tensor) -> int:
-            return tensor[trial if len(tensor) > 1 else 0].data_ptr()
-
-        if packed and not self._packed:
-            goals = self._y if self._loss == "mse" else self._x.new_empty(1, 0, 1)
-            strips = self._x  # large and in whole panels: the rows themselves serve as well
-            if self._x.shape[2] % self._panel or self._x.nbytes <= _SMALL_BYTES:
-                strips = _strips(self._x, self._panel)
-            self._packed = _panels(self._x, self._panel), strips, _panels(goals, self._panel)
-        at = [of_trial(tensor) for tensor in self._packed] if packed else [None, None, None]
-        return _Problem(
-            layers=self._layers,
-            depth=len(self._layers),
-            loss=LOSSES[self._loss],
-            block=self._block,
-            samples=self.samples,
-            rows=of_trial(self._x),
-            panels=at[0],
-            strips=None if packed and self._packed[1] is self._x else at[1],
-            targets=of_trial(self._y),
-            target_panels=at[2] if self._loss == "mse" else None,
-        )
-
-
-def _panels(x: Tensor, panel: int) -> Tensor:
-    """``[S, N, D]`` as ``[S, N / panel, D, panel]``, filled up with zeros."""
-    sets, samples, width = x.shape
-    packed = x.new_zeros(sets, -(-samples // panel), width, panel)
-    whole = samples // panel
-    packed[:, :whole] = x[:, : whole * panel].unflatten(1, (whole, panel)).transpose(2, 3)
-    if samples % panel:
-        packed[:, whole, :, : samples % panel] = x[:, whole * panel :].transpose(1, 2)
-    return packed
-
-
-def _strips(x: Tensor, panel: int) -> Tensor:
-    """``[S, N, D]`` as ``[S, D / panel, N, panel]``, filled up with zeros."""
-    sets, samples, width = x.shape
-    packed = x.new_zeros(sets, -(-width // panel), -(-samples // panel) * panel, panel)
-    for number, columns in enumerate(x.split(panel, 2)):
-        packed[:, number, :samples, : columns.shape[2]] = columns
-    return packed
+        fields = {
+            "layers": self._layers,
+            "depth": len(self._layers),
+            "loss": LOSSES[self._loss],
+            "block": self._block,
+            "samples": self.samples,
+            "rows": address(self._x, trial),
+            "targets": address(self._y, trial),
+        }
+        return _Problem(**fields | (self._packed.fields(trial) if packed else {}))
 
 
 def _layers(chain: Chain) -> ctypes.Array[_Layer]:

@@ -1,0 +1,151 @@
+// A first layer on samples that are mostly background: only what differs from it is multiplied.
+//
+// With x = background + x', W x + b = W x' + (b + W background), and the gradient of W is
+// sum_s g x'^T + (sum_s g) background^T. What is left of x' is kept twice: for the way forward four
+// neighbouring samples share a list of columns, for the way back four neighbouring columns share a
+// list of samples of a block. Both products are then the same: four rows of a result in registers,
+// to which rows of a matrix are added that a list names. Vectors run along units.
+#pragma once
+#include "layers.h"
+
+struct Sparse {
+    const void *background;        // [D]
+    const count *column_starts;    // [N / FEW + 1]: where the list of each four samples begins
+    const int *columns;
+    const void *column_numbers;    // [entries][FEW]: x' of the four samples in that column
+    const count *sample_starts;    // [N / block][D / FEW] and 1: where that of each four columns begins
+    const int *samples;            // counted from the beginning of the block
+    const void *sample_numbers;    // [entries][FEW]: x' of that sample in the four columns
+};
+
+static const int FEW = 4;
+
+// out[i][:] = first[i][:] + sum_e numbers[e][i] rows[index[e]][:] for FEW rows of VECS vectors.
+template <class real, int VECS>
+static __attribute__((noinline)) void
+gathered(count entries, const int *index, const real *numbers, const real *rows, const real *first,
+         count first_step, real *out) {
+    typedef typename Width<real>::vec vec;
+    const count lanes = Width<real>::lanes, width = VECS * lanes;
+    vec total[FEW][VECS];
+    for (int i = 0; i < FEW; i++)
+        for (int v = 0; v < VECS; v++) total[i][v] = load(first + i * first_step + v * lanes);
+#pragma GCC unroll 2
+    for (count e = 0; e < entries; e++, numbers += FEW) {
+        const real *row = rows + index[e] * width;
+        vec part[VECS];
+        for (int v = 0; v < VECS; v++) part[v] = load(row + v * lanes);
+        for (int i = 0; i < FEW; i++)
+            for (int v = 0; v < VECS; v++) total[i][v] += numbers[i] * part[v];
+    }
+    for (int i = 0; i < FEW; i++)
+        for (int v = 0; v < VECS; v++) store(out + i * width + v * lanes, total[i][v]);
+}
+
+template <class real>
+static void gather(count vecs, count entries, const int *index, const real *numbers,
+                   const real *rows, const real *first, count first_step, real *out) {
+    switch (vecs) {
+    case 3: gathered<real, 3>(entries, index, numbers, rows, first, first_step, out); break;
+    case 2: gathered<real, 2>(entries, index, numbers, rows, first, first_step, out); break;
+    default: gathered<real, 1>(entries, index, numbers, rows, first, first_step, out);
+    }
+}
+
+// Units are cut into tiles of three vectors; where that would leave a single one, of two.
+static inline count tile_vecs(count left) { return left == 4 ? 2 : left < 3 ? left : 3; }
+
+template <class real> struct SparseLayer {
+    static const count panel = Width<real>::panel, lanes = Width<real>::lanes;
+    const Sparse *data;
+    count units, width, vecs, block;
+    real *weight;    // [tile][D][units of the tile], as are all that follow
+    real *gradient;  // [tile][D][...] of the weight
+    real *slopes;    // [tile][block][...]: the gradient of the output
+    real *starts;    // [tile][...]: b + W background
+    real *rows;      // [panel][...]: one tile of a panel's output
+
+    template <class Take> void lay(const Layer &layer, count samples, Take take) {
+        units = layer.outputs, width = (layer.inputs + FEW - 1) / FEW * FEW, block = samples;
+        vecs = (units + lanes - 1) / lanes;
+        weight = (real *)take(vecs * lanes * width, sizeof(real));
+        gradient = (real *)take(vecs * lanes * width, sizeof(real));
+        slopes = (real *)take(vecs * lanes * block, sizeof(real));
+        starts = (real *)take(vecs * lanes, sizeof(real));
+        rows = (real *)take(panel * 3 * lanes, sizeof(real));
+    }
+
+    // Take in the weight of a trial, and begin its gradient with 0.
+    void begin(const Layer &layer, const real *values) {
+        const real *w = values + layer.offset, *background = (const real *)data->background;
+        const count inputs = layer.inputs, step = inputs + layer.bias;
+        memset(gradient, 0, vecs * lanes * width * sizeof(real));
+        for (count k = 0; k < vecs * lanes; k++) {
+            starts[k] = layer.bias && k < units ? w[k * step + inputs] : 0;
+            for (count d = 0; k < units && d < inputs; d++) starts[k] += w[k * step + d] * background[d];
+        }
+        for (count first = 0, some; first < vecs; first += some) {
+            some = tile_vecs(vecs - first);
+            real *to = weight + first * lanes * width;
+            for (count d = 0; d < inputs; d += panel)
+                for (count u = 0; u < some * lanes; u++) {
+                    const count k = first * lanes + u, end = d + panel < inputs ? d + panel : inputs;
+                    for (count c = d; c < end; c++) to[c * some * lanes + u] = k < units ? w[k * step + c] : 0;
+                }
+        }
+    }
+
+    // The outputs of the panel that begins at sample `at`, as [unit][PANEL].
+    void forward(count at, real *out) {
+        for (count first = 0, some; first < vecs; first += some) {
+            some = tile_vecs(vecs - first);
+            const count wide = some * lanes, left = units - first * lanes;
+            for (count s = 0; s < panel; s += FEW) {
+                const count from = data->column_starts[(at + s) / FEW];
+                gather(some, data->column_starts[(at + s) / FEW + 1] - from, data->columns + from,
+                       (const real *)data->column_numbers + from * FEW, weight + first * lanes * width,
+                       starts + first * lanes, 0, rows + s * wide);
+            }
+            for (count u = 0; u < (left < wide ? left : wide); u++)
+                for (count s = 0; s < panel; s++) out[(first * lanes + u) * panel + s] = rows[s * wide + u];
+        }
+    }
+
+    // Add the gradient of a block of n samples, given that of the output in panels.
+    void add(count number, count n, const real *grad) {
+        const count strips = width / FEW;
+        const count *begins = data->sample_starts + number * strips;
+        for (count first = 0, some; first < vecs; first += some) {
+            some = tile_vecs(vecs - first);
+            const count wide = some * lanes;
+            real *slope = slopes + first * lanes * block, *out = gradient + first * lanes * width;
+            for (count p = 0; p < n; p += panel)
+                for (count u = 0; u < wide; u++) {
+                    const count k = first * lanes + u;
+                    const real *in = grad + p * units + k * panel;
+                    for (count s = 0; s < panel; s++) slope[(p + s) * wide + u] = k < units ? in[s] : 0;
+                }
+            for (count strip = 0; strip < strips; strip++, out += FEW * wide) {
+                const count from = begins[strip];
+                gather(some, begins[strip + 1] - from, data->samples + from,
+                       (const real *)data->sample_numbers + from * FEW, slope, out, wide, out);
+            }
+        }
+    }
+
+    // Add what was gathered to a trial's gradient, `sums` being that of the bias.
+    void end(const Layer &layer, const real *sums, real *to) const {
+        const real *background = (const real *)data->background;
+        for (count first = 0, some; first < vecs; first += some) {
+            some = tile_vecs(vecs - first);
+            const real *from = gradient + first * lanes * width;
+            for (count d = 0; d < layer.inputs; d += panel)
+                for (count u = 0; u < some * lanes && first * lanes + u < units; u++) {
+                    const count k = first * lanes + u, end = d + panel < layer.inputs ? d + panel : layer.inputs;
+                    real *row = to + layer.offset + k * (layer.inputs + layer.bias);
+                    for (count c = d; c < end; c++)
+                        row[c] += from[c * some * lanes + u] + sums[k] * background[c];
+                }
+        }
+    }
+};
