@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mahalens.report.networks import network_colour, network_label
+from mahalens.studies.representation.models import MODELS as NETWORKS
+
 _MODEL_LABELS = {
     "abs": "MD_Abs",
     "relu": "MD_ReLU",
@@ -61,8 +64,14 @@ _REMARKS = {
     "patterns and ranges, not digits.",
     "ellipsoids": "Trials differ in the point that is sought and in where the search begins (with "
     "data: in the samples fitted to); all methods share them, and the ellipsoids.",
+    "representation": "The published figures are those of all of MNIST. Source 003 says that its "
+    "images were normalised; the code it published ran on raw ones.",
 }
-_PRIMARY = {"gaussian": ("train_mse",), "ellipsoids": ("final_error", "error_density")}
+_PRIMARY = {
+    "gaussian": ("train_mse",),
+    "ellipsoids": ("final_error", "error_density"),
+    "representation": ("test_accuracy",),
+}
 
 
 @dataclass(frozen=True)
@@ -134,9 +143,9 @@ def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
     return [*first, *(name for name in given if name not in set(first))]
 
 
-def models_in_order(names: Iterable[str]) -> list[str]:
-    """Model names in the order every table and figure uses."""
-    return in_order(names, _ORDER)
+def models_in_order(names: Iterable[str], study: str = "") -> list[str]:
+    """Model names in the order every table and figure of a study uses."""
+    return in_order(names, NETWORKS if study == "representation" else _ORDER)
 
 
 def family(model: str) -> tuple[str, int | None]:
@@ -149,24 +158,34 @@ def family(model: str) -> tuple[str, int | None]:
     return (name, int(size)) if name in _FAMILY_LABELS and size.isdecimal() else (model, None)
 
 
-def model_label(model: str) -> str:
-    """The name of a model as the sources write it.
+def model_label(model: str, study: str = "") -> str:
+    """The name of a model as the sources of its study write it.
 
     >>> model_label("abs"), model_label("pca-l2-64"), model_label("my-model")
     ('MD_Abs', 'PCA-L2, 64', 'my-model')
+    >>> model_label("abs", "representation")
+    'Abs'
     """
+    if study == "representation":
+        return network_label(model)
     name, size = family(model)
     if size is not None:
         return _FAMILY_LABELS[name].format(size)
     return _MODEL_LABELS.get(model, model)
 
 
-def model_colours(models: Iterable[str]) -> dict[str, str]:
+def model_colours(models: Iterable[str], study: str = "") -> dict[str, str]:
     """One fixed colour a model or family; others share what is left of the palette."""
-    ordered = models_in_order(models)
-    unknown = [model for model in ordered if family(model)[0] not in _MODEL_COLOURS]
+
+    def fixed(model: str) -> str | None:
+        if study == "representation":
+            return network_colour(model)
+        return _MODEL_COLOURS.get(family(model)[0])
+
+    ordered = models_in_order(models, study)
+    unknown = [model for model in ordered if fixed(model) is None]
     spare = {m: _SPARE_COLOURS[i % len(_SPARE_COLOURS)] for i, m in enumerate(unknown)}
-    return {model: _MODEL_COLOURS.get(family(model)[0]) or spare[model] for model in ordered}
+    return {model: fixed(model) or spare[model] for model in ordered}
 
 
 def primary_metric(study: str, metrics: Iterable[str]) -> str:
@@ -202,6 +221,7 @@ def headline(verdicts: Iterable[str]) -> str:
     one_or_many = {
         "holds": ("holds", "hold"),
         "fails": ("fails", "fail"),
+        "undecided": ("is undecided", "are undecided"),
         "not measured": ("was not measured", "were not measured"),
     }
     if len(set(given)) == 1:
@@ -210,6 +230,5 @@ def headline(verdicts: Iterable[str]) -> str:
     counts = {verdict: given.count(verdict) for verdict in one_or_many if verdict in given}
     first, *others = (f"{n} {one_or_many[verdict][n > 1]}" for verdict, n in counts.items())
     amount, verb = first.split(" ", 1)
-    rest = " and ".join(others)
-    joint = ", " if len(others) > 1 else " and "
-    return f"{amount} of {total} claims {verb} in this run{joint}{rest}."
+    begun = ", ".join([f"{amount} of {total} claims {verb} in this run", *others[:-1]])
+    return f"{begun} and {others[-1]}."

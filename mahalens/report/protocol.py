@@ -21,6 +21,8 @@ def protocol_of(records: RunRecords) -> list[tuple[str, str]]:
         if value is not None and value not in ("", [], ()):
             shown[name] = anything(value)
 
+    if records.study == "representation":
+        return _of_networks(options, facts, config)
     if records.study == "ellipsoids":
         _leave_out_unused(options)
     show("Dimension", options.pop("dim", None))
@@ -65,3 +67,42 @@ def _leave_out_unused(options: dict[str, Any]) -> None:
     fitting = ("clusters", "train_size", "shrinkage", "rivals")
     for name in searching if options.get("data") else fitting:
         options.pop(name, None)
+
+
+def _of_networks(
+    options: dict[str, Any], facts: dict[str, Any], config: dict[str, Any]
+) -> list[tuple[str, str]]:
+    """What a run of the representation study was told, and what it was run on."""
+    models = models_in_order(options.get("models", []), "representation")
+    place = str(options.get("engine") or "")
+    if place == "dask":
+        place = f"over Dask's workers ({options.get('scheduler') or 'started here'})"
+    elif place == "local":
+        place = "in one process"
+    budget, rate = options.get("budget"), options.get("learning_rate")
+    told = {
+        "Data": facts.get("data", options.get("data")),
+        "Source of the data": facts.get("source"),
+        "Training samples": facts.get("training_samples"),
+        "Test samples": facts.get("test_samples"),
+        "Inputs": facts.get("inputs"),
+        "Classes": facts.get("classes"),
+        "Pixels": options.get("pixels"),
+        "Largest raw pixel": facts.get("largest_pixel"),
+        f"Networks ({len(models)})": "; ".join(model_label(m, "representation") for m in models),
+        "Hidden units": options.get("hidden"),
+        "Epochs": options.get("epochs"),
+        "Learning rate": f"{rate:g}" if is_number(rate) else None,
+        "Optimiser": "gradient descent on all samples at once",
+        "Trials a network": options.get("trials"),
+        "Trials trained together": options.get("group"),
+        "Computed": place,
+        "Engine": config.get("engine"),
+        "Device": config.get("device"),
+        "Threads": config.get("threads"),
+        "Budget": "none" if budget is None else duration(budget),
+        "Cut to keep the budget": "; ".join(str(cut) for cut in options.get("shortened") or ()),
+        "Seed": options.get("seed", config.get("seed")),
+        "Time": duration(facts.get("seconds")),
+    }
+    return [(name, anything(v)) for name, v in told.items() if v is not None and v not in ("", [])]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,8 @@ from mahalens.report.catalogue import (
     model_label,
     models_in_order,
 )
+from mahalens.report.endings import statuses_line, trials_line
+from mahalens.report.ledger import Statement, state_of, statements
 from mahalens.report.numbers import (
     MISSING,
     anything,
@@ -26,18 +27,37 @@ from mahalens.report.numbers import (
     number,
     with_interval,
 )
+from mahalens.report.overview import STUDIES, about
+from mahalens.report.part_tables import (
+    comparisons_table,
+    new_table,
+    outcomes_by_part,
+    results_by_part,
+)
+
+__all__ = ["claims_table", "comparisons_table", "outcomes_table", "results_table", "run_tables"]
 
 MOST_COLUMNS = 5
 """With more models than this, a table has a line for each instead of a column."""
 _VERDICT_STYLES = {"holds": "green", "fails": "red", "not measured": "yellow"}
 
 
+def run_tables(name: str, summary: Mapping[str, Any]) -> list[Table]:
+    """All that is printed at the end of a run called ``name``, in order."""
+    tables = [results_table(summary)]
+    if summary.get("comparisons"):
+        tables.append(comparisons_table(summary))
+    return [*tables, outcomes_table(summary), claims_table([(name, summary)])]
+
+
 def results_table(summary: Mapping[str, Any]) -> Table:
     """Each metric of each model: mean ± half-width of its 95 % interval, and what was published.
 
     ``summary`` is the content of ``summary.json``. Metrics without a finite value or published
-    figure are left out.
+    figure are left out. Of studies with more metrics than a table can hold, those that tell most.
     """
+    if summary["study"] in STUDIES:
+        return results_by_part(summary)
     known = metrics_of(str(summary["study"]))
     rows = [r for r in summary["rows"] if is_number(r["mean"]) or is_number(r.get("published"))]
     models = models_in_order(row["model"] for row in rows)
@@ -48,7 +68,7 @@ def results_table(summary: Mapping[str, Any]) -> Table:
     cells = {(group_label(row), row["metric"], row["model"]): row for row in rows}
     some = any(is_number(row.get("published")) for row in rows)
     told = "\nin brackets: the published mean" if some else ""
-    table = _table(f"Results: mean ± half-width of its 95 % interval{told}")
+    table = new_table(f"Results: mean ± half-width of its 95 % interval{told}")
     if len(groups) > 1:
         table.add_column("group")
     table.add_column("metric", min_width=14)
@@ -71,7 +91,7 @@ def _models_table(
     cells = {(row["metric"], row["model"]): row for row in rows}
     some = any(is_number(row.get("published")) for row in rows)
     told = "\nin brackets: the published figure" if some else ""
-    table = _table(f"Results: mean ± half-width of its 95 % interval{told}")
+    table = new_table(f"Results: mean ± half-width of its 95 % interval{told}")
     table.add_column("model")
     for metric in metrics:
         table.add_column(Text(metric_view(known, metric).label_with_unit), justify="right")
@@ -97,8 +117,10 @@ def _result(row: Mapping[str, Any] | None) -> Text:
 
 def outcomes_table(summary: Mapping[str, Any]) -> Table:
     """How the trials of each model ended, and which were lost to numbers that are not finite."""
+    if summary["study"] in STUDIES:
+        return outcomes_by_part(summary)
     outcomes = {str(outcome["model"]): outcome for outcome in summary.get("outcomes", [])}
-    table = _table("Outcomes of the trials")
+    table = new_table("Outcomes of the trials")
     table.add_column("model")
     table.add_column("trials", justify="right")
     table.add_column("how they ended")
@@ -119,49 +141,25 @@ def outcomes_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def statuses_line(outcome: Mapping[str, Any]) -> str:
-    """How many trials ended in which way.
-
-    >>> statuses_line({"statuses": {"zero residual": 14, "local minimum": 6}})
-    '14 zero residual, 6 local minimum'
-
-    Where the trials were trained for a fixed time, also where they would have gone:
-
-    >>> statuses_line({"statuses": {"done": 2}, "basins": {"zero residual": 2}})
-    '2 done; converged from there: 2 zero residual'
-    """
-    ends = _counted(outcome["statuses"])
-    basins = outcome.get("basins") or {}
-    if basins and basins != outcome["statuses"] and "done" in outcome["statuses"]:
-        ends += f"; converged from there: {_counted(basins)}"
-    return ends or MISSING
-
-
-def _counted(amounts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number(amount)} {name}" for name, amount in amounts.items())
-
-
-def trials_line(trials: Sequence[int]) -> str:
-    """Trials by number.
-
-    >>> trials_line([7]), trials_line([3, 7])
-    ('trial 7', 'trials 3, 7')
-    """
-    return f"trial{'' if len(trials) == 1 else 's'} {', '.join(str(t) for t in trials)}"
-
-
 def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """The ledger of claims over one or several runs.
 
     Takes pairs of a run's name and its summary. Claims come in the order in which they are
-    first met; a run that does not know a claim leaves its cell empty.
+    first met; a run that does not know a claim leaves its cell empty. A statement that was put
+    to several parts of a run, as with raw and with normalised pixels, has all verdicts in one
+    cell.
     """
-    ledger: dict[str, dict[int, Mapping[str, Any]]] = {}
+    ledger: dict[str, dict[int, Statement]] = {}
     for column, (_, summary) in enumerate(summaries_with_names):
-        for claim in summary["claims"]:
-            ledger.setdefault(claim["id"], {})[column] = claim
+        for statement in statements(summary["claims"]):
+            ledger.setdefault(statement.key, {})[column] = statement
     names = [name for name, _ in summaries_with_names]
-    table = _table("Claims")
+    told = [
+        about(summary) if len(names) == 1 else f"{name}: {about(summary)}"
+        for name, summary in summaries_with_names
+        if summary["study"] in STUDIES
+    ]
+    table = new_table("Claims", *told)
     table.add_column("claim", min_width=24, ratio=3, overflow="fold")
     table.add_column("source")
     table.add_column("published", ratio=1)
@@ -170,33 +168,39 @@ def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) 
         table.add_column(Text(name), min_width=len("? not measured"), ratio=1)
     for given in ledger.values():
         first = next(iter(given.values()))
-        statement = Text(first["statement"])
-        statement.append(f"\n{first['id']}", style="dim")
-        cells = (_verdict(given.get(column)) for column in range(len(names)))
-        table.add_row(statement, Text(first["source"]), _published(given, names), *cells)
+        said = Text(first.text)
+        said.append(f"\n{first.key}", style="dim")
+        cells = (_verdicts(given.get(column)) for column in range(len(names)))
+        table.add_row(said, Text(first.source), _published(given, names), *cells)
     return table
 
 
-def _published(given: Mapping[int, Mapping[str, Any]], names: Sequence[str]) -> Text:
+def _published(given: Mapping[int, Statement], names: Sequence[str]) -> Text:
     """One figure if the runs agree on it, else each run's own (they differ in dimension, say)."""
-    figures = {names[column]: anything(claim.get("published")) for column, claim in given.items()}
-    if len(set(figures.values())) == 1:
-        return Text(next(iter(figures.values())))
     named: dict[str, list[str]] = {}
-    for name, figure in figures.items():
-        named.setdefault(figure, []).append(name)
+    for column, statement in given.items():
+        for claim in statement.claims.values():
+            runs = named.setdefault(anything(claim.get("published")), [])
+            if names[column] not in runs:
+                runs.append(names[column])
+    if len(named) == 1:
+        return Text(next(iter(named)))
     return Text("\n".join(f"{figure} ({', '.join(runs)})" for figure, runs in named.items()))
 
 
-def _verdict(claim: Mapping[str, Any] | None) -> Text:
-    if claim is None:
+def _verdicts(statement: Statement | None) -> Text:
+    if statement is None:
         return Text(MISSING, style="dim")
+    cells = [_verdict(part, claim) for part, claim in statement.claims.items()]
+    return Text("\n").join(cells)
+
+
+def _verdict(part: str, claim: Mapping[str, Any]) -> Text:
     verdict = claim["verdict"]
-    text = Text(f"{VERDICT_SYMBOLS[verdict]} {verdict}", style=_VERDICT_STYLES[verdict])
+    shown = state_of(claim) if part else verdict
+    text = Text(f"{VERDICT_SYMBOLS[verdict]} {shown}", style=_VERDICT_STYLES[verdict])
+    if part:
+        text = Text(f"{part}: ").append_text(text)
     if claim.get("measured") is not None:
-        text.append(f"\n{anything(claim['measured'])}", style="dim")
+        text.append(f"{', ' if part else chr(10)}{anything(claim['measured'])}", style="dim")
     return text
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_lines=False)

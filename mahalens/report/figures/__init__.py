@@ -15,6 +15,7 @@ from mahalens.report.records import RunRecords
 FIGURES = {
     "gaussian": ("hyperplanes", "loss", "metrics", "eigenvalues", "fit"),
     "ellipsoids": ("convergence", "ranks", "classification", "metrics"),
+    "representation": ("accuracy", "learning", "outputs", "dead", "centres", "latent"),
 }
 """The figures of each study, in the order of the page; those without data are left out."""
 
