@@ -221,7 +221,8 @@ class _Spread:
         self._losses[group] += 1
         if self._losses[group] >= MOST_LOSSES:
             raise InputError(
-                f"{label(group)}: lost its worker again and again; is there memory enough? "
+                f"{label(group)}: lost its worker again and again; has each the memory and the "
+                f"same mahalens? "
                 f"{self._resume()}"
             )
         self._submit(group)

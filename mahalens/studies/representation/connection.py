@@ -139,7 +139,11 @@ def check_workers(
                 f"{same}"
             )
     other = 0
-    for name, there in client.run(remote.machine, on_error="ignore").items():
+    for name, there in client.run(remote.machine, on_error="return").items():
+        if isinstance(there, OSError):  # it has gone meanwhile
+            continue
+        if isinstance(there, BaseException):
+            raise InputError(f"{where}: worker {name} has no mahalens ({there}); {same}")
         if wrong := remote.differences(here, there, engine):
             raise InputError(f"{where}: worker {name} has {', '.join(wrong)}; {same}")
         other += there["engine"] != here["engine"]
