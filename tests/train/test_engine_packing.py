@@ -27,7 +27,7 @@ def test_rows_serve_as_strips(inputs, samples, dtype, monkeypatch):
     for ours, theirs in zip(objective.loss_and_gradient(trials), packed, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     whole = inputs % (64 // x.element_size()) == 0
-    assert (objective.compiled._packed.strips is None) == whole
+    assert (objective.compiled.packed.strips is None) == whole
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 16, 16), (3, 17, 5), (2, 40, 33)])

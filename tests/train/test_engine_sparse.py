@@ -44,7 +44,7 @@ def start(chain, trials, dtype, seed=0):
 def engine_of(chain, x, y, sparse, **options):
     loss = "mse" if y.dtype.is_floating_point else "cross-entropy"
     engine = CompiledEngine(chain, loss, x[None], y, sparse=sparse, **options)
-    assert sparse is None or (engine._packed.lists is not None) == sparse
+    assert sparse is None or (engine.packed.lists is not None) == sparse
     return engine
 
 
@@ -297,7 +297,7 @@ class TestReproducible:
 
         def fresh():
             objective = CrossEntropy(CHAIN, x, y, engine="compiled")
-            assert objective.compiled._packed.lists is not None
+            assert objective.compiled.packed.lists is not None
             return optimiser(objective, stack, 12, lr=1e-2)
 
         first = fresh()
@@ -320,7 +320,7 @@ def test_training_ends_where_the_dense_one_does(optimiser, small, monkeypatch):
         objective = MeanSquaredError(CHAIN, x, y, engine="compiled")
         solver = optimiser(objective, stack, 60, lr=1e-2)
         solve(solver)
-        assert (objective.compiled._packed.lists is not None) == (most > 0)
+        assert (objective.compiled.packed.lists is not None) == (most > 0)
         ends.append(solver)
     assert_near(ends[0].stack.values, ends[1].stack.values, 1e5)
     assert_near(ends[0].final_loss, ends[1].final_loss, 1e5)
@@ -335,7 +335,7 @@ class TestChoice:
         x, y = pixels(samples, inputs, share), targets(chain, samples, torch.float64)[0]
         if own:
             x, y = x.expand(2, -1, -1), y.expand(2, -1)
-        return CrossEntropy(chain, x, y, engine="compiled").compiled._packed.lists
+        return CrossEntropy(chain, x, y, engine="compiled").compiled.packed.lists
 
     def test_it_is_taken_where_it_pays(self):
         assert self.lists() is not None
@@ -371,7 +371,7 @@ class TestChoice:
         x, stack = pixels(300, 130, 0.2), start(chain, 2, torch.float64)
         objective = CrossEntropy(chain, x, targets(chain, 300, x.dtype)[0], engine="compiled")
         solve(SGD(objective, stack, 2, lr=0.1, batches=Batches(32)))
-        assert "_packed" not in vars(objective.compiled)
+        assert "packed" not in vars(objective.compiled)
 
     @pytest.mark.parametrize("text", ["Abs, Linear(3)", "PointSlope(3)"])
     def test_it_cannot_be_forced_on_other_layers(self, text):

@@ -119,13 +119,14 @@ class CompiledEngine:
         self._sparse = sparse
 
     @functools.cached_property
-    def _packed(self) -> Packed:
+    def packed(self) -> Packed:
+        """The samples as the library reads them in full batches."""
         return Packed(self._x, self._y, self._panel, self._block, self._first_units, self._sparse)
 
     @functools.cached_property
     def _ranges(self) -> list[tuple[int, int]]:
         """Beginning and length of the ranges that a pass is cut into, for threads to share."""
-        left = max(0.1, self._packed.left)
+        left = max(0.1, self.packed.left)
         flops = 4 * self.width * left  # of one sample: forward and back
         cached = int(_RANGE_BYTES / (2 * self._x.shape[2] * self._x.element_size() * left))
         rows = max(int(_RANGE_FLOPS / flops), min(cached, -(-self.samples // _WAVE)))
@@ -247,7 +248,7 @@ class CompiledEngine:
             "rows": address(self._x, trial),
             "targets": address(self._y, trial),
         }
-        return _Problem(**fields | (self._packed.fields(trial) if packed else {}))
+        return _Problem(**fields | (self.packed.fields(trial) if packed else {}))
 
 
 def _layers(chain: Chain) -> ctypes.Array[_Layer]:
