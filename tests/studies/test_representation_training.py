@@ -190,6 +190,18 @@ def test_dead_and_rare_units_are_counted_at_each_threshold():
     }
 
 
+def test_dead_outputs_before_training_are_those_of_the_starting_weights():
+    study = problem(models=("relu2",), trials=12, train_size=20)
+    group = Group("raw", "relu2", 0, 12)
+    result = train_group(study, group)
+    x, _ = study.inputs("raw")
+    start = study.start(group)
+    with torch.no_grad():
+        dead = [100 * float((start[t](x) <= 1e-6).all(0).double().mean()) for t in range(12)]
+    assert result["metric.dead_outputs_start"].tolist() == pytest.approx(dead)
+    assert 0 < sum(dead) < 1200
+
+
 def test_centres_of_a_distance_and_of_an_intensity_output():
     """Own centres at the hyperplane, others away from it: ratio 0; the other way round: large."""
     distance = torch.tensor([[[0.0, 2.0], [2.0, 0.0]]])

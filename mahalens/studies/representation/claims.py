@@ -31,6 +31,11 @@ def name_of(model: str, pixels: str) -> str:
     return f"{model} ({pixels})"
 
 
+def untrained(model: str, pixels: str) -> str:
+    """A model with its starting weights, as claims call it."""
+    return name_of(f"untrained {model}", pixels)
+
+
 def claims_for(pixels: str) -> tuple[Claim, ...]:
     """The claims of source 003 with one kind of pixels."""
 
@@ -114,6 +119,11 @@ def claims_for(pixels: str) -> tuple[Claim, ...]:
             "relu2-outputs-die",
             "Output nodes of ReLU2 die: more than a tenth is never active.",
             Average("dead_outputs", of("relu2"), "above", 10.0),
+        ),
+        claim(
+            "training-kills-outputs",
+            "It is training that kills ReLU2's outputs: more are dead after it than before.",
+            Lower("dead_outputs", untrained("relu2", pixels), of("relu2")),
         ),
         claim(
             "other-outputs-live",

@@ -58,6 +58,12 @@ METRICS: dict[str, Metric] = {
         better=None,
     ),
     **_activity(),
+    "dead_outputs_start": Metric(
+        "Dead output units before training",
+        "Share of the output units that are active on none of the training inputs with the "
+        "starting weights.",
+        unit="%",
+    ),
     "silent_inputs": Metric(
         "Inputs without an active output",
         "Share of the test samples for which no output unit is active: their class is a guess.",

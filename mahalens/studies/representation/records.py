@@ -21,7 +21,7 @@ from mahalens.studies.folder import (
     WEIGHTS,
     RunFolder,
 )
-from mahalens.studies.representation.claims import CLAIMS
+from mahalens.studies.representation.claims import CLAIMS, untrained
 from mahalens.studies.representation.comparisons import families
 from mahalens.studies.representation.events import write_events
 from mahalens.studies.representation.metrics import METRICS
@@ -62,7 +62,11 @@ def summarise(
         return None if figure is None else figure.mean
 
     evidence = Evidence(
-        trials={(one.name, metric): v for one in trained for metric, v in one.metrics.items()},
+        trials={(one.name, metric): v for one in trained for metric, v in one.metrics.items()}
+        | {
+            (untrained(one.model, one.pixels), "dead_outputs"): one.metrics["dead_outputs_start"]
+            for one in trained
+        },
         facts={},
         published=published,
     )

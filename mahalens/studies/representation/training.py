@@ -106,6 +106,8 @@ def _read(problem: Problem, group: Group, stack: TrialStack) -> Result:
         **{f"{name}_test": values for name, values in test.activity().items()},
         "silent_inputs": 100 * test.silent.double() / test.samples,
     }
+    start = Reading(problem.start(group), x, problem.data.y, classes)
+    metrics["dead_outputs_start"] = start.activity()["dead_outputs"]
     positions = train.positions(stack)
     metrics |= centre_metrics(positions)
     result = {f"metric.{name}": values for name, values in metrics.items()}
