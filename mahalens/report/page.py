@@ -13,6 +13,7 @@ from mahalens.report.catalogue import headline, metric_view, metrics_of, remark_
 from mahalens.report.figures import FIGURES, DrawnFigure, draw_figures
 from mahalens.report.ledger import state_of
 from mahalens.report.numbers import is_number, number
+from mahalens.report.overview import STUDIES
 from mahalens.report.page_parts import about_of, by_parts
 from mahalens.report.protocol import SOLVERS, protocol_of
 from mahalens.report.records import RunRecords, load_run
@@ -73,7 +74,10 @@ def render_page(records: RunRecords, figures: list[DrawnFigure]) -> str:
 def _title(records: RunRecords) -> str:
     options = records.config["options"]
     parts = [f"{records.study.capitalize()} study"]
-    if data := records.summary.get("facts", {}).get("data") or options.get("data"):
+    data = options.get("data")
+    if records.study in STUDIES:  # a user's file goes by its name, not its path
+        data = records.summary.get("facts", {}).get("data") or data
+    if data:
         return f"{parts[0]}, {data}"
     if is_number(options.get("dim")):
         parts.append(f"{number(options['dim'])}-D")

@@ -16,6 +16,7 @@ METRICS = (
     "test_accuracy",
     "epochs_to_converge",
     "dead_outputs",
+    "dead_outputs_start",
     "rare5_outputs",
     "own_centre",
     "other_centre",

@@ -207,6 +207,16 @@ def test_outputs_show_which_are_dead_and_which_are_rare(run: RunRecords) -> None
     assert len(figure.axes) == 6  # relu2, relu2-neg and relu2-bias, twice
 
 
+def test_texts_below_the_outputs_stay_apart(tmp_path: Path) -> None:
+    figure = drawn(outputs, load_run(write_networks(tmp_path / "run", models=ALL, trials=7)))
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    boxes = [ax.xaxis.label.get_window_extent(renderer) for ax in figure.axes]
+    assert len(boxes) == 12
+    for place, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[place + 1 :])
+    assert "at the start: " in figure.axes[0].get_xlabel()
+
+
 def test_dead_outputs_stand_against_accuracy(run: RunRecords) -> None:
     figure = drawn(dead, run)
     raw = run.parts()[1]

@@ -18,10 +18,10 @@ class AccuracyScale:
     """Places of accuracies in per cent; further along is better, and 100 has a place.
 
     >>> scale = AccuracyScale([10.0, 90.0, 99.0])
-    >>> scale.at([0.0, 90.0, 99.0]).round(2).tolist()
-    [-2.0, -1.0, 0.0]
+    >>> scale.at([0.0, 90.0, 98.0]).round(2).tolist()
+    [-2.0, -1.0, -0.3]
     >>> [label for _, label in scale.ticks()]
-    ['0', '50', '80', '90', '95', '98', '99']
+    ['0', '20', '50', '80', '90', '95', '98', '99']
     """
 
     def __init__(self, accuracies: Iterable[float]) -> None:

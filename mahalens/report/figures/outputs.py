@@ -35,7 +35,8 @@ def caption(records: RunRecords) -> str:
         "ReLU: a row per trial, a column per output. A dead output can never name its class; where "
         "the same column is dark in many trials, the class is the reason, else the starting point. "
         "Below each name: the mean shares of outputs that are dead and that are active on fewer "
-        "than 5 % of the samples."
+        "than 5 % of the samples; where the run has it, also the share that was dead before "
+        "training."
     )
 
 
@@ -48,7 +49,7 @@ def draw(records: RunRecords) -> Figure | None:
     widest = max(len(_models(part)) for part in parts)
     columns = min(max(widest, 2), _ACROSS) if len(parts) > 1 else min(len(shown), _ACROSS)
     trials = max(len(_activity(part, model)) for part, model in shown)
-    height = 1.35 + 0.13 * min(max(trials, 4), 20)
+    height = 1.45 + 0.13 * min(max(trials, 4), 20)
     figure, axes = panels(len(shown), columns, height, extra_height=0.75)
     seen: set[int] = set()
     missing = False
@@ -113,4 +114,6 @@ def _told(part: RunRecords, model: str) -> str:
     dead, rare = (part.row(model, f"{kind}_outputs").get("mean") for kind in ("dead", "rare5"))
     if not is_number(dead) or not is_number(rare):
         return ""
-    return f"dead: {number(dead)} %\nbelow 5 %: {number(rare)} %"
+    start = part.row(model, "dead_outputs_start").get("mean")
+    before = f"\nat the start: {number(start)} %" if is_number(start) else ""
+    return f"dead: {number(dead)} %{before}\nbelow 5 %: {number(rare)} %"
