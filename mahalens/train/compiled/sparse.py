@@ -38,13 +38,22 @@ class SparseSamples:
         inputs = x.shape[1]
         background = background_of(x)
         self.order = similar_order(x, background, FEW)
-        by_samples, by_columns = _Lists(), _Lists()
-        for rows in self.order.split(block):
-            rest = x.new_zeros(_up(len(rows), panel), _up(inputs, FEW))
-            rest[: len(rows), :inputs] = x[rows] - background
-            by_samples.add(rest[:, :inputs].unflatten(0, (-1, FEW)).transpose(1, 2))
-            by_columns.add(rest.unflatten(1, (-1, FEW)).transpose(0, 1))
-        self._tensors = background, *by_samples.joined(), *by_columns.joined()
+        by_samples, by_columns = _Lists(x), _Lists(x)
+        # Counted first, so that every list is written where it stays.
+        for counting in (True, False):
+            for rows in self.order.split(block):
+                rest = x.new_zeros(_up(len(rows), panel), _up(inputs, FEW))
+                rest[: len(rows), :inputs] = x[rows] - background
+                for lists, dense in (
+                    (by_samples, rest[:, :inputs].unflatten(0, (-1, FEW)).transpose(1, 2)),
+                    (by_columns, rest.unflatten(1, (-1, FEW)).transpose(0, 1)),
+                ):
+                    lists.count(dense) if counting else lists.add(dense)
+        self._tensors = (
+            background,
+            *(by_samples.starts, by_samples.places, by_samples.numbers),
+            *(by_columns.starts, by_columns.places, by_columns.numbers),
+        )
         entries = len(self._tensors[2]) + len(self._tensors[5])
         self.left = entries * FEW / (2 * x.numel())
 
@@ -54,27 +63,36 @@ class SparseSamples:
 
 
 class _Lists:
-    """Groups of ``FEW`` numbers, row by row, without those that are all 0."""
+    """Groups of ``FEW`` numbers, row by row, without those that are all 0.
 
-    def __init__(self) -> None:
+    ``starts`` ``[rows + 1]`` tells where each row begins; of every group there is its place in the
+    row ``[E]`` and its numbers ``[E, FEW]``.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.starts = torch.zeros(1, dtype=torch.int64)
+        self.places = torch.empty(0, dtype=torch.int32)
+        self.numbers = like.new_empty(0, FEW)
         self._counts: list[Tensor] = []
-        self._places: list[Tensor] = []
-        self._numbers: list[Tensor] = []
+        self._filled = 0
+
+    def count(self, dense: Tensor) -> None:
+        """Take note of rows of groups ``[rows, groups, FEW]`` that will be added."""
+        self._counts.append((dense != 0).any(2).sum(1))
 
     def add(self, dense: Tensor) -> None:
-        """Append rows of groups ``[rows, groups, FEW]``."""
+        """Append these rows, once all were counted."""
+        if self._counts:
+            ends = torch.cat(self._counts).cumsum(0)
+            self.starts = torch.cat([self.starts, ends])
+            self.places = self.places.new_empty(int(ends[-1]))
+            self.numbers = self.numbers.new_empty(int(ends[-1]), FEW)
+            self._counts = []
         kept = (dense != 0).any(2)
-        self._counts.append(kept.sum(1))
-        self._places.append(kept.nonzero()[:, 1].int())
-        self._numbers.append(dense[kept])
-
-    def joined(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where each row begins ``[rows + 1]``, and of all groups place and numbers."""
-        counts = torch.cat(self._counts)
-        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        places, self._places = torch.cat(self._places), []
-        numbers, self._numbers = torch.cat(self._numbers), []
-        return starts, places, numbers
+        some = slice(self._filled, self._filled + int(kept.sum()))
+        self.places[some] = kept.nonzero()[:, 1].int()
+        self.numbers[some] = dense[kept]
+        self._filled = some.stop
 
 
 def sparse_samples(x: Tensor, units: int, panel: int, block: int) -> SparseSamples | None:
