@@ -197,7 +197,28 @@ def axes(record: dict[str, Any]) -> str:
     return table(["axes", "ours", "all of them", "faster"], rows)
 
 
+def representation(record: dict[str, Any]) -> str:
+    """An epoch of the networks of source 003."""
+    rows = [
+        [
+            case["case"],
+            seconds(case["ours_s"]),
+            seconds(case["baseline_s"]),
+            f"**{number(case['ratio'])} x**",
+            seconds(case["limit_s"]),
+            f"{case['of_limit']:.2f}",
+            "≤ 1.25",
+            f"{100 * case['left']:.0f} %",
+            seconds(case["prepare_s"]),
+        ]
+        for case in record["cases"]
+    ]
+    head = ["model", "ours", "plain loop", "faster", "products alone", "of them", "goal"]
+    return table([*head, "pairs multiplied", "to prepare, once"], rows)
+
+
 MAKERS = {
+    "representation": ("representation", representation),
     "ellipsoids": ("ellipsoids", ellipsoids),
     "kinds": ("ellipsoids", kinds),
     "axes": ("ellipsoids", axes),

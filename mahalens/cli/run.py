@@ -171,13 +171,11 @@ def _print_results(path: Path) -> None:
     from rich.console import Console
 
     from mahalens.report.records import load_run
-    from mahalens.report.tables import claims_table, outcomes_table, results_table
+    from mahalens.report.tables import run_tables
 
-    summary = load_run(path).summary
+    tables = run_tables(path.name, load_run(path).summary)
     console = Console(highlight=False)
-    results = results_table(summary)
     # On a narrow terminal lines wrap, rather than columns fold into single letters.
-    console.width = max(console.width, 18 * len(results.columns))
-    console.print(results)
-    console.print(outcomes_table(summary))
-    console.print(claims_table([(path.name, summary)]))
+    console.width = max(console.width, 18 * len(tables[0].columns))
+    for table in tables:
+        console.print(table)

@@ -128,15 +128,19 @@ def test_a_killed_run_goes_on_to_the_same_numbers(done, start_process, process, 
     whole, _ = done
     path = tmp_path / "run"
     words = ["run", "representation", *SMALL, "--out", path]
-    running = start_process(*words, script=SLOW)
-    deadline = time.monotonic() + 60
-    while not list((path / "checkpoints").glob("*.result.safetensors")):
-        assert running.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    running.send_signal(how)
-    code = running.wait(60)
-    assert code == (130 if how is signal.SIGINT else -signal.SIGKILL)
+    with start_process(*words, script=SLOW) as running:
+        deadline = time.monotonic() + 240
+        while not list((path / "checkpoints").glob("*.result.safetensors")):
+            assert running.poll() is None
+            if time.monotonic() > deadline:
+                running.kill()
+                pytest.fail("no group was finished in time")
+            time.sleep(0.02)
+        running.send_signal(how)
+        _, err = running.communicate(timeout=120)
+    assert running.returncode == (130 if how is signal.SIGINT else -signal.SIGKILL)
+    if how is signal.SIGINT:
+        assert f"mahalens run --resume {path}" in err
     assert not (path / "summary.json").exists()
     outcome = process("run", "--resume", path)
     assert outcome.code == 0, outcome.err

@@ -41,7 +41,7 @@ def test_published_is_published():
 def test_what_differs_is_said():
     config = make(data="mnist", trials=5, epochs=1500, train_size=5000, models=("relu", "abs"))
     assert config.deviations() == [
-        "training samples: 5000 instead of all",
+        "training samples: 5,000 instead of all",
         "epochs: 1,500 instead of 5,000",
         "trials: 5 instead of 20",
         "models: without relu2, abs2, relu2-neg, abs2-neg",

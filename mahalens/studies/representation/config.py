@@ -144,7 +144,7 @@ class RepresentationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
                 found.append(f"{name}: {value} instead of {published}")
 
         compare("data", self.data, "mnist")
-        compare("training samples", self.train_size or "all", "all")
+        compare("training samples", f"{self.train_size:,}" if self.train_size else "all", "all")
         if self.epochs != LONG_EPOCHS:
             compare("epochs", f"{self.epochs:,}", f"{PUBLISHED_EPOCHS:,}")
         compare("trials", self.trials, PUBLISHED_TRIALS)
