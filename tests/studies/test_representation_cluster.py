@@ -379,21 +379,29 @@ def test_workers_of_other_versions_are_refused(address):
         ]
 
 
+NONE = ModuleNotFoundError("No module named 'mahalens'")
+
+
 @pytest.mark.parametrize(
-    ("packages", "told"),
+    ("packages", "answer", "told"),
     [
-        ({"mahalens": None, "distributed": "1"}, "worker w has no mahalens"),
-        ({"mahalens": "1", "distributed": "2"}, "worker w has distributed 2 instead of 1"),
+        ({"mahalens": None, "distributed": "1"}, {}, "worker w has no mahalens;"),
+        ({"mahalens": "1", "distributed": "2"}, {}, "worker w has distributed 2 instead of 1;"),
+        # Installed, but it cannot be imported.
+        ({"mahalens": "1", "distributed": "1"}, NONE, r"worker w has no mahalens \(No module"),
     ],
 )
-def test_workers_without_mahalens_are_refused(packages, told):
+def test_workers_without_mahalens_are_refused(packages, answer, told):
     class Client:
         def get_versions(self, packages: list[str]) -> dict[str, Any]:
             fine = {"packages": {"mahalens": "1", "distributed": "1"}}
             return {"client": fine, "scheduler": fine, "workers": {"w": worker}}
 
+        def run(self, function: Callable[..., Any], on_error: str) -> dict[str, Any]:
+            return {"w": answer}
+
     worker = {"packages": packages}
-    with pytest.raises(InputError, match=f"^--scheduler a:1: {told}"):
+    with pytest.raises(InputError, match=f"^--scheduler a:1: {told}.*same on all machines$"):
         connection.check_workers(Client(), "a:1", remote.machine(), ENGINE)
 
 
