@@ -12,13 +12,13 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from filelock import FileLock, Timeout
 
 from mahalens._version import __version__
-from mahalens.errors import RunFolderError
+from mahalens.errors import InputError, RunFolderError
 from mahalens.files import write_file
 
 CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
@@ -28,6 +28,7 @@ WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
 TENSORBOARD = "tensorboard"
 _RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, GAUSSIAN, PLOTS, REPORT, LOCK)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
+Options = TypeVar("Options", bound=msgspec.Struct)
 _LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")  # of a process that was killed while it wrote
 
 
@@ -99,6 +100,15 @@ class RunFolder:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def options(self, kind: type[Options]) -> Options:
+        """The options the run was started with, as its study reads them."""
+        try:
+            return msgspec.convert(self.config.options, kind)
+        except (msgspec.ValidationError, InputError) as error:
+            raise RunFolderError(
+                f"{self.path / CONFIG}: options cannot be used ({error}); start a new run"
+            ) from None
 
     @property
     def finished(self) -> bool:

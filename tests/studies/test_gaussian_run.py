@@ -12,7 +12,7 @@ from mahalens.files import write_file
 from mahalens.studies.folder import RunFolder, read_config
 from mahalens.studies.gaussian import run as module
 from mahalens.studies.gaussian.config import GaussianConfig
-from mahalens.studies.gaussian.run import carry_on, read_options, start
+from mahalens.studies.gaussian.run import carry_on, start
 from mahalens.train import Adam
 from mahalens.train.compiled import why_not
 
@@ -81,7 +81,7 @@ def whole(runner, tmp_path_factory):
 
 def test_start_writes_what_it_needs_to_go_on(tmp_path, config):
     with start(config, tmp_path / "run", command="mahalens run gaussian --out x") as folder:
-        assert read_options(folder) == config
+        assert folder.options(type(config)) == config
         assert folder.config.command == "mahalens run gaussian --out x"
         assert folder.config.protocol == "scaled"
         assert folder.config.scaled == config.deviations()

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from mahalens.errors import InputError, Interrupted, RunFolderError
+from mahalens.errors import Interrupted
 from mahalens.studies.ellipsoids.config import EllipsoidConfig
 from mahalens.studies.ellipsoids.problem import Drawn, check_memory, draw
 from mahalens.studies.ellipsoids.ranks import distance_errors
 from mahalens.studies.ellipsoids.records import write_search_records
 from mahalens.studies.ellipsoids.search import run_search
-from mahalens.studies.folder import CONFIG, RunConfig, RunFolder, now
+from mahalens.studies.folder import RunConfig, RunFolder, now
 from mahalens.studies.running import Progress, Watcher, compare_versions
 
 Stop = Callable[[], bool]
@@ -50,7 +50,7 @@ def start(
 
 def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = None) -> None:
     """Do what is not done yet and write the records."""
-    config = read_options(folder)
+    config = folder.options(EllipsoidConfig)
     compare_versions(folder, watcher)
     before = torch.get_num_threads()
     torch.set_num_threads(folder.config.threads)  # another number may round differently
@@ -64,16 +64,6 @@ def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = Non
     finally:
         torch.set_num_threads(before)
     folder.drop_checkpoints()
-
-
-def read_options(folder: RunFolder) -> EllipsoidConfig:
-    """The options a run was started with."""
-    try:
-        return msgspec.convert(folder.config.options, EllipsoidConfig)
-    except (msgspec.ValidationError, InputError) as error:
-        raise RunFolderError(
-            f"{folder.path / CONFIG}: options cannot be used ({error}); start a new run"
-        ) from None
 
 
 def _search(

@@ -14,7 +14,7 @@ import torch
 from mahalens.data import load_gaussian, save_gaussian
 from mahalens.errors import IllConditionedWarning, InputError, Interrupted, RunFolderError
 from mahalens.geometry import Gaussian
-from mahalens.studies.folder import CONFIG, GAUSSIAN, RunConfig, RunFolder, now
+from mahalens.studies.folder import GAUSSIAN, RunConfig, RunFolder, now
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.studies.gaussian.problem import Problem
 from mahalens.studies.gaussian.reading import (
@@ -83,7 +83,7 @@ def carry_on(
     folder: RunFolder, watcher: Watcher, should_stop: Callable[[], bool] | None = None
 ) -> None:
     """Train what is not trained yet, read all models and write the records."""
-    config = read_options(folder)
+    config = folder.options(GaussianConfig)
     _compare_versions(folder, watcher)
     available = torch.get_num_threads()
     torch.set_num_threads(folder.config.threads)  # another number may round differently
@@ -117,16 +117,6 @@ def carry_on(
         )
     write_records(folder, problem, readings)
     folder.drop_checkpoints()
-
-
-def read_options(folder: RunFolder) -> GaussianConfig:
-    """The options a run was started with."""
-    try:
-        return msgspec.convert(folder.config.options, GaussianConfig)
-    except msgspec.ValidationError as error:
-        raise RunFolderError(
-            f"{folder.path / CONFIG}: options cannot be used ({error}); start a new run"
-        ) from None
 
 
 def _basins(
@@ -198,7 +188,7 @@ def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
         warnings.simplefilter("ignore", IllConditionedWarning)  # said when the run began
         if path.exists():
             return load_gaussian(path)
-    if read_options(folder).gaussian is not None:
+    if folder.options(GaussianConfig).gaussian is not None:
         raise RunFolderError(f"{path}: is missing; start the run again with --gaussian and --force")
     return None
 

@@ -11,8 +11,8 @@ import msgspec
 import torch
 
 from mahalens.console import minutes
-from mahalens.errors import InputError, RunFolderError
-from mahalens.studies.folder import CONFIG, RunConfig, RunFolder, now
+from mahalens.errors import InputError
+from mahalens.studies.folder import RunConfig, RunFolder, now
 from mahalens.studies.representation.cluster import check_scheduler, run_on_cluster
 from mahalens.studies.representation.config import ENGINES, RepresentationConfig
 from mahalens.studies.representation.costs import Costs, estimate, measure_costs, within_budget
@@ -63,7 +63,7 @@ def carry_on(
     ``engine`` and ``scheduler`` say where, if not there where the run was begun; what the run
     records of itself stays as it is.
     """
-    config = read_options(folder)
+    config = folder.options(RepresentationConfig)
     place = _placed(config, engine, scheduler)
     check_scheduler(place)
     compare_versions(folder, watcher)
@@ -90,16 +90,6 @@ def carry_on(
     watcher.note("comparing the models")
     write_records(folder, problem, groups)
     folder.drop_checkpoints()
-
-
-def read_options(folder: RunFolder) -> RepresentationConfig:
-    """The options a run was started with."""
-    try:
-        return msgspec.convert(folder.config.options, RepresentationConfig)
-    except (msgspec.ValidationError, InputError) as error:
-        raise RunFolderError(
-            f"{folder.path / CONFIG}: options cannot be used ({error}); start a new run"
-        ) from None
 
 
 def _placed(
