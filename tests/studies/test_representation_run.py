@@ -3,6 +3,9 @@
 import csv
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,3 +266,13 @@ def test_event_files_for_tensorboard(tmp_path, watcher):
     plain = options(models=("relu",), trials=2, pixels="raw", epochs=5)
     with start(plain, path, force=True):
         assert not (path / "tensorboard").exists()
+
+
+def test_the_tables_of_the_docs_are_made_from_a_run(run):
+    script = Path(__file__).parents[2] / "docs" / "representation_results.py"
+    done = subprocess.run([sys.executable, script, run.path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    accuracy = run.row("relu2", "raw", "test_accuracy")
+    assert f"{accuracy['mean']:.2f} ± {accuracy['std']:.2f}" in done.stdout
+    assert "| Held to intensities, ReLU2 fails: more than 20 points below ReLU. |" in done.stdout
+    assert done.stdout.count("| relu2 − relu |") == 1 + 1  # once for each kind of pixels
