@@ -58,6 +58,9 @@ def test_list(cli):
         "Solvers of gaussian:",
         "Methods of ellipsoids:",
         "Solvers of ellipsoids:",
+        "Models of representation:",
+        "Pixels of representation:",
+        "Engines of representation:",
         "Data:",
     ]
 

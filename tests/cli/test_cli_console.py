@@ -67,7 +67,7 @@ def test_plain_lines_of_a_resumed_run_tell_the_time_of_what_is_left(clock, capsy
         assert lines(capsys) == ["abs: 50 of 100, MSE 50, time left unknown"]
         solver.done, clock.now = 75, clock.now + 80
         update(solver)
-        assert lines(capsys) == ["abs: 75 of 100, MSE 75, about 100 s left"]
+        assert lines(capsys) == ["abs: 75 of 100, MSE 75, about 2 min left"]
 
 
 def test_quiet_says_nothing(capsys):

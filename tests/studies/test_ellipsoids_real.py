@@ -406,7 +406,7 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
         return given(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match=r'pip install "mahalens\[data\]"'):
+    with pytest.raises(InputError, match="pip install scikit-learn"):
         RealTrial(blobs(), RealOptions(ranks=(2,), clusters=()), 0)
     trial = RealTrial(blobs(), RealOptions(ranks=(2,), clusters=(2,), rivals=False), 0)
     assert trial.measure("clusters-2")["error_density"] == 0
