@@ -77,13 +77,8 @@ def run_on_cluster(
     Without a scheduler's address one worker per core is started here, and ended with the run.
     """
     tally = _SpreadTally(problem, groups, costs)
+    waiting = tally.waiting(folder, groups)
     report = watcher.stage("training")
-    waiting = []
-    for group in groups:
-        if (folder.path / result_file(group)).exists():
-            report(tally.finish(group))
-        else:
-            waiting.append(group)
     if not waiting:
         return
     here = remote.machine()

@@ -45,6 +45,16 @@ class Tally:
     def _seconds(self, group: Group) -> float:
         return group.count * self._costs[group.model].of_trial(self._samples, self._epochs)
 
+    def waiting(self, folder: RunFolder, groups: Sequence[Group]) -> list[Group]:
+        """The groups without a result; the others are counted, before anyone measures a pace."""
+        left = []
+        for group in groups:
+            if (folder.path / result_file(group)).exists():
+                self.finish(group)
+            else:
+                left.append(group)
+        return left
+
     def finish(self, group: Group) -> Work:
         """A group is done."""
         self._done += self._seconds(group)
@@ -86,15 +96,14 @@ def run_locally(
 ) -> None:
     """Train the groups that have no result yet, and write one for each."""
     tally = Tally(problem, groups, costs)
+    waiting = tally.waiting(folder, groups)
     report = watcher.stage("training")
-    for group in groups:
-        path = folder.path / result_file(group)
-        if not path.exists():
-            if should_stop is not None and should_stop():
-                raise Interrupted("stopped by the user")
-            result = _train(folder, problem, group, tally, report, should_stop, engine)
-            folder.write_tensors(result_file(group), result)
-            folder.checkpoint(group.name).unlink(missing_ok=True)
+    for group in waiting:
+        if should_stop is not None and should_stop():
+            raise Interrupted("stopped by the user")
+        result = _train(folder, problem, group, tally, report, should_stop, engine)
+        folder.write_tensors(result_file(group), result)
+        folder.checkpoint(group.name).unlink(missing_ok=True)
         report(tally.finish(group))
 
 
