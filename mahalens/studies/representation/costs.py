@@ -52,15 +52,15 @@ def measure_costs(problem: Problem) -> Costs:
 def _measure(few: Problem, problem: Problem, model: str, count: int) -> Cost:
     group = Group(problem.config.pixels[0], model, 0, min(count, problem.config.trials))
     solver = few.solver(group, epochs=10**6)
-    began, epochs = time.perf_counter(), 0
-    solver.milestones = (1, 2)  # the first epoch prepares the samples and does not count
+    solver.milestones = (1,)  # the first epoch prepares the samples and does not count
     solver.advance()
-    first = time.perf_counter()
-    while epochs < 1 or time.perf_counter() - first < min(TIMED_SECONDS, first - began):
-        solver.milestones = (solver.epoch + 1,)
-        solver.advance()
-        epochs += 1
-    step = (time.perf_counter() - first) / epochs / group.count / len(few.data.y)
+    began, first = time.perf_counter(), solver.epoch
+    while not solver.finished:
+        solver.advance()  # as many epochs at once as in the run
+        if time.perf_counter() - began > TIMED_SECONDS:
+            break
+    epochs = max(1, solver.epoch - first)
+    step = (time.perf_counter() - began) / epochs / group.count / len(few.data.y)
     _, test_x = problem.inputs(group.pixels)
     rows = min(len(test_x), TIMED_SAMPLES)
     began = time.perf_counter()
