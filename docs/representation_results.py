@@ -166,7 +166,7 @@ def _claims(summary: dict[str, Any]) -> list[str]:
 
 def _verdict(claim: dict[str, Any]) -> str:
     if claim["verdict"] == "not measured":
-        return "undecided" if claim["why"].startswith(("Undecided", "Too few")) else "–"
+        return "–" if claim["why"].startswith(("This run has no", "Needs a run")) else "undecided"
     return f"{VERDICTS[claim['verdict']]} ({number(claim['measured'])})"
 
 

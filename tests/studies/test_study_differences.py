@@ -129,6 +129,10 @@ def test_every():
     assert outcome(both, a=good, b=good).holds is True
     assert outcome(both, a=good, b=bad).holds is False
     assert outcome(both, a=good, b=90 + 100 * NOISE).holds is None
+    open_ = outcome(both, a=good, b=90 + 100 * NOISE)
+    assert open_.why.startswith("Undecided. a: mean 95")
+    assert open_.why.count("Undecided") == 1
+    assert outcome(both, a=good[:3], b=good).why.startswith("Too few trials to tell. a: mean")
     half = outcome(both, a=good)
     assert half.holds is None
     assert half.measured == 0.5

@@ -26,7 +26,7 @@ class Both(msgspec.Struct, frozen=True):
             return None
         parts = (a.holds, b.holds if b.holds is None else b.holds != self.negated)
         holds = False if False in parts else None if None in parts else True
-        return Finding(holds, a.measured, f"{a.why} {b.why}")
+        return Finding(holds, a.measured, _together(holds, [a.why, b.why]))
 
     def published(self, evidence: Evidence) -> str | None:
         """What was published about the first."""
@@ -51,8 +51,8 @@ class Every(msgspec.Struct, frozen=True):
         share = sum(outcome is True for outcome in outcomes) / len(self.parts)
         missing = len(self.parts) - len(known)
         told = f" {missing} of {len(self.parts)} parts have no numbers here." if missing else ""
-        words = " ".join(_named(part, f.why) for part, f in findings if f is not None)
-        return Finding(holds, share, words + told)
+        whys = [_named(part, finding.why) for part, finding in findings if finding is not None]
+        return Finding(holds, share, _together(holds, whys) + told)
 
     def published(self, evidence: Evidence) -> str | None:
         """What was published about each."""
@@ -60,7 +60,25 @@ class Every(msgspec.Struct, frozen=True):
         return "; ".join(figure for figure in figures if figure) or None
 
 
+_OPEN = ("Too few trials to tell. ", "Undecided. ")
+
+
+def _together(holds: bool | None, whys: list[str]) -> str:
+    """Several reasons as one; if the whole is open, that is said first, and once."""
+    plain, opened = [], []
+    for why in whys:
+        start = next((word for word in _OPEN if why.startswith(word)), "")
+        opened.append(start)
+        plain.append(why.removeprefix(start))
+    first = next((word for word in _OPEN if word in opened), "Undecided. ")
+    return (first if holds is None else "") + " ".join(plain)
+
+
 def _named(part: Predicate, why: str) -> str:
     """A reason that says whose it is, for where there are several."""
     model = getattr(part, "model", None)
-    return why if model is None or model in why else f"{model}: {why[0].lower()}{why[1:]}"
+    if model is None or model in why:
+        return why
+    start = next((word for word in _OPEN if why.startswith(word)), "")
+    rest = why.removeprefix(start)
+    return f"{start}{model}: {rest[0].lower()}{rest[1:]}"
