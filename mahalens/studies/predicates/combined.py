@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -77,7 +78,7 @@ def _together(holds: bool | None, whys: list[str]) -> str:
 def _named(part: Predicate, why: str) -> str:
     """A reason that says whose it is, for where there are several."""
     model = getattr(part, "model", None)
-    if model is None or model in why:
+    if model is None or re.search(rf"(?<!\w){re.escape(model)}(?!\w)", why):
         return why
     start = next((word for word in _OPEN if why.startswith(word)), "")
     rest = why.removeprefix(start)
