@@ -77,7 +77,7 @@ def claims(folders: tuple[Path, ...]) -> None:
     runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
     console = Console(highlight=False)
     # On a narrow terminal lines wrap, rather than columns vanish.
-    console.width = max(console.width, 50 + 20 * len(runs))
+    console.width = max(console.width, 60 + 30 * len(runs))
     console.print(claims_table(runs), soft_wrap=False)
 
 

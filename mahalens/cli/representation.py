@@ -17,10 +17,8 @@ from mahalens.studies.representation.config import ENGINES, PIXELS, Representati
 @run.command()
 @click.option(
     "--data",
-    default="digits",
-    show_default=True,
     metavar="NAME|FILE",
-    help="digits, mnist, fashion-mnist, cifar10, or a file or folder of yours.",
+    help="digits, mnist, fashion-mnist, cifar10, or a file or folder of yours.  [default: digits]",
 )
 @click.option(
     "--models",

@@ -176,6 +176,6 @@ def _print_results(path: Path) -> None:
     tables = run_tables(path.name, load_run(path).summary)
     console = Console(highlight=False)
     # On a narrow terminal lines wrap, rather than columns fold into single letters.
-    console.width = max(console.width, 18 * len(tables[0].columns))
+    console.width = max(console.width, 18 * max(len(table.columns) for table in tables))
     for table in tables:
         console.print(table)

@@ -197,7 +197,7 @@ def _verdicts(statement: Statement | None) -> Text:
 
 def _verdict(part: str, claim: Mapping[str, Any]) -> Text:
     verdict = claim["verdict"]
-    shown = state_of(claim) if part else verdict
+    shown = state_of(claim)
     text = Text(f"{VERDICT_SYMBOLS[verdict]} {shown}", style=_VERDICT_STYLES[verdict])
     if part:
         text = Text(f"{part}: ").append_text(text)

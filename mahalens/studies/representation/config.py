@@ -74,7 +74,7 @@ class RepresentationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     def with_defaults(
         cls,
         *,
-        data: str = "digits",
+        data: str | None = None,
         models: tuple[str, ...] = ("all",),
         bias: str | None = None,
         pixels: str = "both",
@@ -106,11 +106,12 @@ class RepresentationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
                         f"--published with {name} {value}: the published protocol has its own; "
                         "leave one of them out"
                     )
-            if data not in ("digits", "mnist"):
+            if data not in (None, "mnist"):
                 raise InputError(
                     f"--published with --data {data}: source 003 is about MNIST; leave one out"
                 )
             data = "mnist"
+        data = "digits" if data is None else data
         if tensorboard and find_spec("tensorboard") is None:
             raise InputError(
                 "--tensorboard needs a package that is not installed; "

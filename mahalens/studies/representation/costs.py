@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from mahalens.data import stream
 from mahalens.data.sets import LabelledData
-from mahalens.errors import InputError
+from mahalens.errors import InputError, Interrupted
 from mahalens.studies.representation.config import RepresentationConfig
 from mahalens.studies.representation.problem import Group, Problem
 from mahalens.studies.representation.training import accuracies, measured_epochs, read_group
@@ -42,11 +43,16 @@ class Cost:
 Costs = dict[str, Cost]
 
 
-def measure_costs(problem: Problem) -> Costs:
+def measure_costs(problem: Problem, should_stop: Callable[[], bool] | None = None) -> Costs:
     """Time some epochs of every model with as many trials as a group has, on part of the data."""
     config = problem.config
     few = replace(problem, data=_part(problem))
-    return {model: _measure(few, problem, model, config.group) for model in config.models}
+    costs: Costs = {}
+    for model in config.models:
+        if should_stop is not None and should_stop():
+            raise Interrupted("stopped by the user")
+        costs[model] = _measure(few, problem, model, config.group)
+    return costs
 
 
 def _measure(few: Problem, problem: Problem, model: str, count: int) -> Cost:

@@ -26,6 +26,8 @@ def latent_distributions(
     first = part_of(stack, 1)
     alone = TrialStack(first.model, first.values[trial : trial + 1])
     values = alone(x)[0].double()  # [N, H]
+    if not bool(values.isfinite().all()):  # a trial that ran away has no distributions
+        return {}
     chosen = list(nodes) or _most_telling(values, y, classes)
     values = values[:, chosen]
     edges, counts, moments = [], [], []

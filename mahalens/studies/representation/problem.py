@@ -61,6 +61,10 @@ class Problem:
                     f"samples of {data.classes} classes; give {data.classes} to {len(data.y):,}"
                 )
             data = data.subset(config.train_size, stream(config.seed, "subset"))
+        if "normalized" in config.pixels and float(data.x.min()) == float(data.x.max()):
+            raise InputError(
+                f"--data {config.data}: all pixels are equal; nothing can be learned from them"
+            )
         # Samples, both packed copies of the engine, and the test set.
         size = 4 * (3 * data.x.numel() + 2 * data.test_x.numel())
         require_memory(size, f"--data {config.data}", "give a smaller --train-size")
@@ -102,15 +106,17 @@ def seed_of_trial(seed: int, trial: int) -> int:
     return int(torch.randint(2**62, (), generator=stream(seed, "start", trial)))
 
 
+def scale_of(data: LabelledData) -> tuple[float, float]:
+    """Mean and spread of the pixels, divided by the largest, that normalising takes out."""
+    if data.name == "mnist":
+        return MNIST_MEAN, MNIST_SPREAD
+    scaled = data.x.double() / data.largest
+    return float(scaled.mean()), float(scaled.std(correction=0))
+
+
 @functools.lru_cache(maxsize=1)
 def _inputs(data: LabelledData, pixels: str) -> tuple[Tensor, Tensor]:
     if pixels == "raw":
         return data.x, data.test_x
-    if data.name == "mnist":
-        mean, spread = MNIST_MEAN, MNIST_SPREAD
-    else:
-        scaled = data.x.double() / data.largest
-        mean, spread = float(scaled.mean()), float(scaled.std(correction=0))
-        if not spread > 0:
-            raise InputError(f"--data {data.name}: all pixels are equal; nothing to normalise")
-    return tuple((x / data.largest - mean) / spread for x in (data.x, data.test_x))  # type: ignore[return-value]
+    mean, spread = scale_of(data)
+    return (data.x / data.largest - mean) / spread, (data.test_x / data.largest - mean) / spread

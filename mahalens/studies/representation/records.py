@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from torch import Tensor
 
 from mahalens.stats import compare_family
@@ -25,10 +26,13 @@ from mahalens.studies.representation.claims import CLAIMS, untrained
 from mahalens.studies.representation.comparisons import families
 from mahalens.studies.representation.events import write_events
 from mahalens.studies.representation.metrics import METRICS
-from mahalens.studies.representation.problem import Group, Problem
+from mahalens.studies.representation.problem import Group, Problem, scale_of
 from mahalens.studies.representation.published import published_figure
 from mahalens.studies.representation.trained import PLOTTED, Trained, gather
 from mahalens.studies.rows import summary_row
+
+STILL_LEARNING = 1.0
+"""Points of test accuracy in the last tenth of the epochs from which on a network is not done."""
 
 
 def write_records(folder: RunFolder, problem: Problem, groups: Sequence[Group]) -> None:
@@ -48,7 +52,26 @@ def write_records(folder: RunFolder, problem: Problem, groups: Sequence[Group]) 
     if problem.config.tensorboard:
         write_events(folder, trained)
     summary = summarise(problem, trained, compared, folder.config.protocol)
-    folder.write_json(SUMMARY, summary | {"scaled": folder.config.scaled})
+    scaled = [*folder.config.scaled, *_still_learning(trained)]
+    folder.write_json(SUMMARY, summary | {"scaled": scaled})
+
+
+def _still_learning(trained: list[Trained]) -> list[str]:
+    """A warning if networks were still gaining when training ended: verdicts may change later."""
+    gains = {
+        one.name: float(np.nanmean(one.metrics["late_gain"]))
+        for one in trained
+        if one.best is not None
+    }
+    late = {name: gain for name, gain in gains.items() if gain > STILL_LEARNING}
+    if not late:
+        return []
+    most = max(late, key=lambda name: late[name])
+    return [
+        f"training: {len(late)} of {len(gains)} networks still gained more than "
+        f"{STILL_LEARNING:g} point in the last tenth of the epochs (at most {most}, "
+        f"{late[most]:.1f} points), so that verdicts on them may change with more epochs"
+    ]
 
 
 def summarise(
@@ -70,6 +93,7 @@ def summarise(
         facts={},
         published=published,
     )
+    mean, spread = scale_of(data)
     facts = {
         "data": data.name,
         "source": data.source,
@@ -79,6 +103,8 @@ def summarise(
         "classes": data.classes,
         "epochs": config.epochs,
         "largest_pixel": data.largest,
+        "pixel_mean": mean,
+        "pixel_spread": spread,
         "seconds": sum(one.seconds for one in trained),
     }
     return {

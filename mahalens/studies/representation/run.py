@@ -79,7 +79,8 @@ def carry_on(
         f"({data.source})"
     )
     groups = problem.groups()
-    costs = measure_costs(problem)
+    watcher.note("timing a few epochs of each model")
+    costs = measure_costs(problem, should_stop)
     _tell(problem, costs, watcher)
     passes = _engine() if folder.config.engine == "compiled" else "torch"
     work = (folder, problem, groups, costs, watcher, should_stop)
