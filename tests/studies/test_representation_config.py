@@ -81,6 +81,7 @@ def test_options_survive_being_written():
         ({"published": True, "trials": 3}, "--published with --trials 3"),
         ({"published": True, "epochs": 7}, "--published with --epochs 7"),
         ({"published": True, "data": "fashion-mnist"}, "--published with --data fashion-mnist"),
+        ({"published": True, "data": "digits"}, "--published with --data digits"),
         ({"group": 0}, "--group 0: give"),
     ],
 )

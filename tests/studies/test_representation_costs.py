@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mahalens.errors import InputError
+from mahalens.errors import InputError, Interrupted
 from mahalens.studies.representation.config import RepresentationConfig
 from mahalens.studies.representation.costs import (
     OVERHEAD,
@@ -91,6 +91,12 @@ def test_what_is_left_fits_and_is_not_more_than_was_asked(budget, samples, trial
     assert left.trials >= min(5, trials)
     changed = (left.trials, left.train_size, left.epochs) != (trials, None, epochs)
     assert bool(left.shortened) == changed
+
+
+def test_timing_can_be_interrupted():
+    asked = RepresentationConfig.with_defaults(models=("relu",), trials=1, train_size=50)
+    with pytest.raises(Interrupted):
+        measure_costs(Problem.from_config(asked), lambda: True)
 
 
 def test_costs_are_measured_for_every_model():

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from scipy import stats
 
-from mahalens.errors import Interrupted, RunFolderError
+from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.nn import Chain
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.representation.config import RepresentationConfig
@@ -24,6 +24,7 @@ from mahalens.studies.representation.problem import Problem
 from mahalens.studies.representation.run import carry_on, start
 
 MODELS = ("relu", "abs", "relu2", "relu2-neg", "abs-l2")
+PIXELS = ("normalized", "raw")
 
 
 def options(**changes):
@@ -276,3 +277,39 @@ def test_the_tables_of_the_docs_are_made_from_a_run(run):
     assert f"{accuracy['mean']:.2f} ± {accuracy['std']:.2f}" in done.stdout
     assert "| Held to intensities, ReLU2 fails: more than 20 points below ReLU. |" in done.stdout
     assert done.stdout.count("| relu2 − relu |") == 1 + 1  # once for each kind of pixels
+
+
+def test_every_table_says_when_networks_are_still_learning(run):
+    gains = {(m, way): run.column(m, way, "late_gain").mean() for m in MODELS for way in PIXELS}
+    late = [gain for gain in gains.values() if gain > 1]
+    told = [line for line in run.summary["scaled"] if line.startswith("training:")]
+    assert len(told) == bool(late)
+    if late:
+        assert told[0].startswith(f"training: {len(late)} of {len(gains)} networks still gained")
+        assert f"{max(late):.1f} points" in told[0]
+
+
+def test_pixels_that_are_all_equal_are_refused_before_a_folder_is_made(tmp_path):
+    file = tmp_path / "flat.npz"
+    np.savez(file, x=np.full((30, 4), 7.0), y=np.arange(30) % 3)
+    config = RepresentationConfig.with_defaults(data=str(file), models=("relu",))
+    with pytest.raises(InputError, match="all pixels are equal"):
+        start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_can_be_normalised_again_from_its_records(run):
+    problem = Problem.from_config(options())
+    facts = run.summary["facts"]
+    x = (problem.data.x / facts["largest_pixel"] - facts["pixel_mean"]) / facts["pixel_spread"]
+    torch.testing.assert_close(x, problem.inputs("normalized")[0])
+
+
+def test_a_first_trial_that_ran_away_has_no_distributions(tmp_path, watcher):
+    path = tmp_path / "run"
+    config = replace(options(models=("relu",), pixels="raw"), learning_rate=1e30)
+    with start(config, path) as folder:
+        carry_on(folder, watcher())
+    latent = [n for n in load_file(path / "plots.safetensors") if "latent" in n]
+    for name in latent:
+        assert load_file(path / "plots.safetensors")[name].isfinite().all()
