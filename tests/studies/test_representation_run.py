@@ -163,7 +163,7 @@ def test_curves_hold_losses_and_accuracies(run):
 
 def test_a_run_says_which_data_it_used_and_what_was_scaled(run, heard):
     assert heard.notes[0].startswith("data: digits, 100 training and 360 test samples")
-    assert "by a few timed epochs" in heard.notes[1]
+    assert any("by a few timed epochs" in note for note in heard.notes)
     assert run.config["protocol"] == run.summary["protocol"] == "scaled"
     assert "epochs: 40 instead of 5,000" in run.summary["scaled"]
     assert run.summary["facts"]["data"] == "digits"
@@ -212,7 +212,7 @@ def test_trial_i_does_not_depend_on_the_number_of_trials(run, tmp_path, watcher)
 def test_a_damaged_checkpoint_is_named(tmp_path, watcher):
     path = tmp_path / "run"
     with start(options(), path) as folder, pytest.raises(Interrupted):
-        carry_on(folder, watcher(), Stopping(3))
+        carry_on(folder, watcher(), Stopping(len(MODELS) + 3))
     kept = sorted((path / "checkpoints").glob("*.safetensors"))
     assert kept
     kept[0].write_bytes(b"nonsense")
