@@ -98,11 +98,13 @@ def _whole(value: float | None) -> float | None:
 
 
 def about(summary: Mapping[str, Any]) -> str:
-    """The data of a run, and what was scaled down, as every table of it must say.
+    """The data of a run, what was scaled down and what to mind, as every table of it must say.
 
     >>> about({"protocol": "scaled", "scaled": ["trials: 5 instead of 20"],
     ...        "facts": {"data": "digits", "training_samples": 1437, "test_samples": 360}})
     'Data: digits (1,437 training, 360 test samples). Scaled: trials: 5 instead of 20.'
+    >>> about({"protocol": "published", "cautions": ["all networks were still learning"]})
+    'Published protocol, nothing scaled down. Mind: all networks were still learning.'
     """
     facts = summary.get("facts", {})
     counts = [
@@ -112,9 +114,11 @@ def about(summary: Mapping[str, Any]) -> str:
     ]
     amount = f" ({', '.join(counts)})" if counts else ""
     data = f"Data: {facts['data']}{amount}. " if facts.get("data") else ""
+    cautions = "".join(f" Mind: {text}." for text in _texts(summary.get("cautions", [])))
     if summary["protocol"] == "published":
-        return f"{data}Published protocol, nothing scaled down."
-    return f"{data}Scaled: {'; '.join(_texts(summary.get('scaled', []))) or 'not recorded'}."
+        return f"{data}Published protocol, nothing scaled down.{cautions}"
+    scaled = "; ".join(_texts(summary.get("scaled", []))) or "not recorded"
+    return f"{data}Scaled: {scaled}.{cautions}"
 
 
 def _texts(changes: Iterable[object]) -> list[str]:

@@ -75,6 +75,16 @@ def test_the_tables_say_what_was_scaled(done):
     assert "digits" in outcome.out
 
 
+def test_networks_that_are_still_learning_are_told_in_terminal_and_page(cli, tmp_path):
+    path = tmp_path / "run"
+    words = "--train-size 300 --trials 1 --epochs 30 --models relu,abs --pixels raw"
+    outcome = cli("run", "representation", *words.split(), "--out", path)
+    (caution,) = json.loads((path / "summary.json").read_text())["cautions"]
+    assert "networks still gained more than 1 point in the last tenth" in caution
+    assert f"Mind: {caution}." in " ".join(outcome.out.split())
+    assert f"Mind: {caution}." in (path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -18,72 +18,72 @@ from mahalens.studies.predicates.verdicts import (
     lies,
 )
 
-
-def _pair(
-    evidence: Evidence, metric: str, model: str, than: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The trials that both models have a value for."""
-    a, b = evidence.values(model, metric), evidence.values(than, metric)
-    if a is None or b is None:
-        return None
-    shared = np.isfinite(a) & np.isfinite(b)
-    return (a[shared], b[shared]) if shared.any() else None
+Values = NDArray[np.float64]
 
 
-def _published(evidence: Evidence, metric: str, model: str, than: str) -> str | None:
-    a, b = evidence.published(metric, model), evidence.published(metric, than)
-    return None if a is None or b is None else f"{show(a, 4)} against {show(b, 4)}"
+class _Pairwise(msgspec.Struct, frozen=True):
+    """``metric`` of ``model`` beside that of ``than``."""
+
+    metric: str
+    model: str
+    than: str
+
+    def pair(self, evidence: Evidence) -> tuple[Values, Values] | None:
+        """The trials that both models have a value for."""
+        a = evidence.values(self.model, self.metric)
+        b = evidence.values(self.than, self.metric)
+        if a is None or b is None:
+            return None
+        shared = np.isfinite(a) & np.isfinite(b)
+        return (a[shared], b[shared]) if shared.any() else None
+
+    def means(self, pair: tuple[Values, Values]) -> str:
+        """The two means, for a sentence."""
+        a, b = (show(float(values.mean()), 4) for values in pair)
+        return f"{self.model} averages {a}, {self.than} {b}"
+
+    def published(self, evidence: Evidence) -> str | None:
+        """The two published means."""
+        a = evidence.published(self.metric, self.model)
+        b = evidence.published(self.metric, self.than)
+        return None if a is None or b is None else f"{show(a, 4)} against {show(b, 4)}"
 
 
-def _means(model: str, than: str, a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
-    return f"{model} averages {show(float(a.mean()), 4)}, {than} {show(float(b.mean()), 4)}"
-
-
-class Difference(msgspec.Struct, frozen=True):
+class Difference(_Pairwise, frozen=True):
     """``metric`` of ``model`` minus that of ``than`` lies below (or above) ``bound``.
 
     Holds if the whole 95 % interval of the mean paired difference does, fails if none of it does.
     """
 
-    metric: str
-    model: str
-    than: str
     side: Literal["below", "above"]
     bound: float
 
     def judge(self, evidence: Evidence) -> Finding | None:
         """Put the interval of the mean difference beside the bound."""
-        pair = _pair(evidence, self.metric, self.model, self.than)
+        pair = self.pair(evidence)
         if pair is None:
             return None
         summary = summarize(pair[0] - pair[1])
         why = (
-            f"{_means(self.model, self.than, *pair)}: difference {show(summary.mean)}, "
+            f"{self.means(pair)}: difference {show(summary.mean)}, "
             f"{interval(summary)}; wanted {self.side} {show(self.bound)}."
         )
         holds = lies(self.side, self.bound, summary)
         return finding(holds, summary.n, summary.mean, why)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """The two published means."""
-        return _published(evidence, self.metric, self.model, self.than)
 
-
-class Within(msgspec.Struct, frozen=True):
+class Within(_Pairwise, frozen=True):
     """``metric`` of ``model`` and of ``than`` differ by less than ``margin`` on average.
 
     Judged by two one-sided paired tests (t, or signed ranks where differences are far from
     normal): holds if both reject at 5 %, fails if the difference is shown to be larger.
     """
 
-    metric: str
-    model: str
-    than: str
     margin: float
 
     def judge(self, evidence: Evidence) -> Finding | None:
         """Put the interval of the mean difference beside the margin."""
-        pair = _pair(evidence, self.metric, self.model, self.than)
+        pair = self.pair(evidence)
         if pair is None:
             return None
         result = equivalent(*pair, self.margin)
@@ -91,33 +91,26 @@ class Within(msgspec.Struct, frozen=True):
         ends = "" if result.ci90 is None else _ends("90 %", result.ci90)
         test = "" if result.preferred_test is None else f" ({result.preferred_test})"
         why = (
-            f"{_means(self.model, self.than, *pair)}: difference {show(mean)}{ends}; "
+            f"{self.means(pair)}: difference {show(mean)}{ends}; "
             f"wanted within {show(self.margin)}{test}."
         )
         enough = result.n >= FEWEST_TRIALS
         holds = _OUTCOMES[result.verdict] if enough else None
         return finding(holds, result.n, mean, why)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """The two published means."""
-        return _published(evidence, self.metric, self.model, self.than)
 
-
-class Indistinguishable(msgspec.Struct, frozen=True):
+class Indistinguishable(_Pairwise, frozen=True):
     """Two models do not differ: not significantly, and demonstrably by less than ``margin``.
 
     Fails if the paired test finds a difference (p < 0.05), however small; holds if it does not and
     the means are shown to lie within the margin; a mere lack of significance decides nothing.
     """
 
-    metric: str
-    model: str
-    than: str
     margin: float
 
     def judge(self, evidence: Evidence) -> Finding | None:
         """Test for a difference, then for equivalence."""
-        pair = _pair(evidence, self.metric, self.model, self.than)
+        pair = self.pair(evidence)
         near = Within(self.metric, self.model, self.than, self.margin).judge(evidence)
         if pair is None or near is None:
             return None
@@ -129,10 +122,6 @@ class Indistinguishable(msgspec.Struct, frozen=True):
             return Finding(None, near.measured, why)
         holds = False if p is not None and p < SIGNIFICANT else near.holds
         return finding(holds, len(pair[0]), near.measured, why)
-
-    def published(self, evidence: Evidence) -> str | None:
-        """The two published means."""
-        return _published(evidence, self.metric, self.model, self.than)
 
 
 class MoreVariable(msgspec.Struct, frozen=True):

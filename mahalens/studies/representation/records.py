@@ -52,8 +52,8 @@ def write_records(folder: RunFolder, problem: Problem, groups: Sequence[Group]) 
     if problem.config.tensorboard:
         write_events(folder, trained)
     summary = summarise(problem, trained, compared, folder.config.protocol)
-    scaled = [*folder.config.scaled, *_still_learning(trained)]
-    folder.write_json(SUMMARY, summary | {"scaled": scaled})
+    told = {"scaled": folder.config.scaled, "cautions": _still_learning(trained)}
+    folder.write_json(SUMMARY, summary | told)
 
 
 def _still_learning(trained: list[Trained]) -> list[str]:
@@ -68,9 +68,9 @@ def _still_learning(trained: list[Trained]) -> list[str]:
         return []
     most = max(late, key=lambda name: late[name])
     return [
-        f"training: {len(late)} of {len(gains)} networks still gained more than "
-        f"{STILL_LEARNING:g} point in the last tenth of the epochs (at most {most}, "
-        f"{late[most]:.1f} points), so that verdicts on them may change with more epochs"
+        f"{len(late)} of {len(gains)} networks still gained more than {STILL_LEARNING:g} point in "
+        f"the last tenth of the epochs (at most {most}, {late[most]:.1f} points): verdicts on them "
+        "may change with more epochs"
     ]
 
 
