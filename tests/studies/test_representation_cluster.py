@@ -24,8 +24,8 @@ from mahalens.studies.representation import cluster as spreading
 from mahalens.studies.representation import connection, remote
 from mahalens.studies.representation.config import RepresentationConfig
 from mahalens.studies.representation.costs import Cost
-from mahalens.studies.representation.local import result_file, run_locally
-from mahalens.studies.representation.problem import Problem
+from mahalens.studies.representation.local import run_locally
+from mahalens.studies.representation.problem import Problem, result_file
 from mahalens.studies.representation.run import carry_on, start
 from mahalens.train.compiled import why_not
 

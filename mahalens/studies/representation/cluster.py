@@ -25,8 +25,8 @@ from mahalens.studies.representation.connection import (
     workers,
 )
 from mahalens.studies.representation.costs import Costs
-from mahalens.studies.representation.local import Stop, Tally, Work, label, result_file
-from mahalens.studies.representation.problem import Group, Problem
+from mahalens.studies.representation.local import Stop, Tally, Work, label
+from mahalens.studies.representation.problem import Group, Problem, result_file
 from mahalens.studies.running import Watcher
 from mahalens.train.compiled import why_not
 

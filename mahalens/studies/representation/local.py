@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mahalens.errors import InputError, Interrupted, RunFolderError
-from mahalens.studies.folder import CHECKPOINTS, RunFolder
+from mahalens.studies.folder import RunFolder
 from mahalens.studies.representation.costs import Costs
-from mahalens.studies.representation.problem import Group, Problem
+from mahalens.studies.representation.problem import Group, Problem, result_file
 from mahalens.studies.representation.training import Result, train_group
 from mahalens.studies.running import Watcher
 from mahalens.train import SGD
@@ -77,11 +77,6 @@ def label(group: Group) -> str:
     last = group.first + group.count - 1
     trials = f"trial {last}" if group.count == 1 else f"trials {group.first} to {last}"
     return f"{group.model} {group.pixels}, {trials}"
-
-
-def result_file(group: Group) -> str:
-    """Where the result of a group is kept until the run is complete, in its folder."""
-    return f"{CHECKPOINTS}/{group.name}.result.safetensors"
 
 
 def run_locally(

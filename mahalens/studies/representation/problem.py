@@ -13,6 +13,7 @@ from mahalens.data.sets import LabelledData, load_set
 from mahalens.errors import InputError
 from mahalens.geometry.memory import require_memory
 from mahalens.nn.chain import Chain
+from mahalens.studies.folder import CHECKPOINTS
 from mahalens.studies.representation.config import RepresentationConfig
 from mahalens.studies.representation.models import chain_of
 from mahalens.train import SGD, CrossEntropy, TrialStack
@@ -39,6 +40,11 @@ class Group:
     def trials(self) -> range:
         """The numbers of its trials."""
         return range(self.first, self.first + self.count)
+
+
+def result_file(group: Group) -> str:
+    """Where the result of a group is kept until the run is complete, in its folder."""
+    return f"{CHECKPOINTS}/{group.name}.result.safetensors"
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.files import write_file
 from mahalens.studies.folder import LOCK, RunFolder, read_config
 from mahalens.studies.representation.config import RepresentationConfig
-from mahalens.studies.representation.local import result_file
-from mahalens.studies.representation.problem import Group, Problem
+from mahalens.studies.representation.problem import Group, Problem, result_file
 from mahalens.studies.representation.training import train_group
 from mahalens.train import SGD
 from mahalens.train.compiled import library, why_not

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.representation.claims import name_of
-from mahalens.studies.representation.local import result_file
 from mahalens.studies.representation.metrics import METRICS
-from mahalens.studies.representation.problem import Group, Problem
+from mahalens.studies.representation.problem import Group, Problem, result_file
 from mahalens.train import Status, TrialStack
 
 PLOTTED = ("positions", "class_accuracies", "output_activity")
