@@ -133,6 +133,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The samples that prototypes refer to [M, *shape], for pictures."""
     example_samples: Tensor | None = None
     """Their numbers in the data [M], int64, ascending."""
+    example_labels: Tensor | None = None
+    """Their classes [M], int64; None without labels."""
     notes: tuple[str, ...] = ()
 
     def layer(self, name: str) -> LayerRecord:
