@@ -25,8 +25,8 @@ def audit_json(record: AuditRecord) -> dict[str, Any]:
     """A record as plain dictionaries, lists, strings and numbers; what is not finite is None.
 
     Quantiles by class, arrays of more than 200,000 numbers and the samples themselves are only in
-    the ``.safetensors`` file; ``left_out`` has their names there. Numbers in arrays are rounded to seven
-    digits, single ones are not.
+    the ``.safetensors`` file; ``left_out`` has their names there. Numbers in arrays are rounded to
+    seven digits, single ones are not.
 
     Example:
         >>> audit_json(record)["layers"][0]["mirrored_pairs"]  # doctest: +SKIP
