@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import torch
 from torch.nn import functional
 
@@ -358,6 +359,19 @@ def broken_layer(classes, units=4):
         ),
         notes=("used twice in a forward pass: rows of both uses together",),
     )
+
+
+def changed(record, layer=0, **fields):
+    """The record with fields such as ``units__mean`` of one layer replaced."""
+    layers = list(record.layers)
+    for name, value in fields.items():
+        part, _, field = name.partition("__")
+        if field:
+            reading = msgspec.structs.replace(getattr(layers[layer], part), **{field: value})
+            layers[layer] = msgspec.structs.replace(layers[layer], **{part: reading})
+        else:
+            layers[layer] = msgspec.structs.replace(layers[layer], **{part: value})
+    return msgspec.structs.replace(record, layers=tuple(layers))
 
 
 def per(by_class, values, of):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from records import example_record
+from records import changed, example_record
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -39,19 +39,6 @@ def same(a, b):
     if isinstance(a, float):
         return isinstance(b, float) and repr(a) == repr(b)
     return type(a) is type(b) and a == b
-
-
-def changed(record, layer=0, **fields):
-    """The record with fields such as ``units__mean`` of one layer replaced."""
-    layers = list(record.layers)
-    for name, value in fields.items():
-        part, _, field = name.partition("__")
-        if field:
-            reading = msgspec.structs.replace(getattr(layers[layer], part), **{field: value})
-            layers[layer] = msgspec.structs.replace(layers[layer], **{part: reading})
-        else:
-            layers[layer] = msgspec.structs.replace(layers[layer], **{part: value})
-    return msgspec.structs.replace(record, layers=tuple(layers))
 
 
 @pytest.fixture(scope="module")
