@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mahalens._version import __version__
-from mahalens.cli import representation  # noqa: F401 (adds its command to run)
+from mahalens.cli import perturbation, representation  # noqa: F401 (add their commands to run)
 from mahalens.cli.data import data
 from mahalens.cli.kinds import FOLDER
 from mahalens.cli.run import run

@@ -23,10 +23,10 @@ from mahalens.files import write_file
 
 CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
 GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
-COMPARISONS = "comparisons.csv"
+COMPARISONS, LEVELS = "comparisons.csv", "levels.csv"
 WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
 TENSORBOARD = "tensorboard"
-_RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, GAUSSIAN, PLOTS, REPORT, LOCK)
+_RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, GAUSSIAN, PLOTS, REPORT, LOCK)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
 Options = TypeVar("Options", bound=msgspec.Struct)
 _LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")  # of a process that was killed while it wrote

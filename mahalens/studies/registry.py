@@ -11,6 +11,8 @@ STUDIES = {
     "principal axes (source 002); with --data, classify by ellipsoids fitted to real data",
     "representation": "train networks held to distance or to intensity outputs, with dead nodes, "
     "class distributions and tests between models (source 003)",
+    "perturbation": "perturb the hidden layer of trained networks by intensity and by distance, "
+    "and see what it costs them (arXiv 2411.17932)",
 }
 
 DATA = {
