@@ -109,6 +109,9 @@ def _kind_of_archive(path: Path) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
+            # of an archive within, when the end of the outer one is missing
+            if any(part.header_offset == 0 for part in archive.infolist()) != bool(names):
+                raise zipfile.BadZipFile
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, ValueError):
         raise InputError(f"{path}: is damaged or cut short; copy or export it again") from None
     if program_name(names) is not None:

@@ -106,9 +106,10 @@ def refusal(error: Exception) -> str:
     if "quantized" in text:
         return QUANTISED
     found = re.search(r"(?:GLOBAL|Unsupported global:?(?: GLOBAL)?|class) ([\w.]+)", text)
-    if "weights_only" in text.lower() or "WeightsUnpickler" in text or found:
-        what = f"a pickled {found.group(1)}" if found else "pickled objects of Python"
-        return f"holds {what}, and is not opened: unpickling would run code"
+    if found:
+        return f"holds a pickled {found.group(1)}, and is not opened: unpickling would run code"
+    if "weights only" in text.lower():  # torch's long advice to trust the file
+        return "is no file of weights, or damaged"
     return f"is no file of weights, or damaged ({first_line(error)})"
 
 
