@@ -1,0 +1,232 @@
+"""Reads any trained network as a set of distances: :func:`audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mahalens._version import __version__
+from mahalens.audit.assemble import layer_record, skipped_parts
+from mahalens.audit.classes import Classes
+from mahalens.audit.examples import collect_examples
+from mahalens.audit.gather.layer import LayerGatherer
+from mahalens.audit.perturb_layers import perturb_layers
+from mahalens.audit.record import AuditRecord, DataFacts, Settings, Skipped
+from mahalens.audit.settings import settings_from
+from mahalens.audit.verdicts import summarise
+from mahalens.audit.watch.batches import Batch, Batches
+from mahalens.audit.watch.forward import Forward, Runner, scores_of
+from mahalens.audit.watch.survey import Site
+from mahalens.audit.watch.trace import Use
+from mahalens.audit.watch.untouched import untouched
+from mahalens.errors import InputError
+
+Nodes = Sequence[int] | Mapping[str, Sequence[int]] | None
+Progress = Callable[[str, int], None]
+Predict = Callable[[Any], Tensor]
+
+
+def audit(
+    model: nn.Module,
+    data: Any,
+    *,
+    classes: Sequence[str] | None = None,
+    labelled: bool = True,
+    batch_size: int = 512,
+    drop_last: bool = False,
+    perturb: bool = False,
+    nodes: Nodes = None,
+    layers: Sequence[str] | None = None,
+    examples: bool = True,
+    image: tuple[int, ...] | None = None,
+    source: str = "",
+    name: str | None = None,
+    forward: Forward | None = None,
+    predict: Predict | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> AuditRecord:
+    """Read every Linear and every convolution of a model as a set of distances.
+
+    The model is run on the data once (once more for each perturbation, if asked for), in batches,
+    and nothing of it is changed: modes, gradients, buffers, hooks and the random state are as
+    before, also after an error. Memory does not depend on the number of samples.
+
+    Args:
+        model: any ``nn.Module``.
+        data: a tensor x [N, ...], a pair (x, y) with whole numbers y [N], a Dataset, or a
+            DataLoader or other collection of batches: x, (x, y), or a dict of arguments with
+            ``labels``.
+        classes: names of the classes, in the order of the labels.
+        labelled: False leaves labels in the data alone.
+        batch_size: samples per batch, where the data does not come in batches.
+        drop_last: leave out a last batch that is smaller, for models of a fixed batch size.
+        perturb: also measure accuracy with each layer's activations perturbed; needs labels.
+        nodes: units whose histograms are kept, for all layers or by layer; default all, where
+            there is room.
+        layers: names of the layers to read; default all.
+        examples: keep the samples that prototypes refer to, for pictures.
+        image: shape [H, W] or [C, H, W] to draw a sample as; found for samples that look like
+            images.
+        source: where the data is from, in words.
+        name: what to call the model; default its class.
+        forward: how to call the model: ``forward(model, *inputs)``.
+        predict: how to get classes [B] from the model's output; default the largest score.
+        progress: called with what is being done and how many samples are done.
+        **settings: see :class:`~mahalens.audit.record.Settings`.
+
+    Returns:
+        What was found; see :class:`~mahalens.audit.record.AuditRecord`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> record = audit(model, (torch.randn(50, 2), torch.arange(50) % 2))
+        >>> [(layer.name, layer.activation) for layer in record.layers]
+        [('0', 'relu'), ('2', 'none')]
+    """
+    request = _Request(
+        Runner(model, forward),
+        Batches(data, batch_size, labelled, drop_last),
+        settings_from(settings),
+        predict,
+        progress or (lambda what, done: None),
+    )
+    known = Classes(classes, request.settings)
+    try:
+        with untouched(model):
+            return _read(request, known, perturb, nodes, layers, examples, image, source, name)
+    finally:
+        request.batches.restore()
+
+
+@dataclass
+class _Request:
+    """What is to be read, and how."""
+
+    runner: Runner
+    batches: Batches
+    settings: Settings
+    predict: Predict | None
+    progress: Progress
+
+
+def _read(
+    request: _Request,
+    classes: Classes,
+    perturb: bool,
+    nodes: Nodes,
+    layers: Sequence[str] | None,
+    examples: bool,
+    image: tuple[int, ...] | None,
+    source: str,
+    name: str | None,
+) -> AuditRecord:
+    runner, batches = request.runner, request.batches
+    first = next(iter(batches), None)
+    if first is None:
+        raise InputError("the data has no samples; wanted at least one batch")
+    sites, unread = runner.survey(first)
+    skipped = skipped_parts(runner, unread)
+    sites = _chosen(sites, layers, skipped)
+    classes.prepare(batches, first.labels is not None, request.progress)
+    gatherers = {
+        key: LayerGatherer(site, request.settings, number)
+        for number, (key, site) in enumerate(sites.items())
+    }
+    samples, accuracy = _stream(request, classes, gatherers)
+    perturbed = {}
+    if perturb:
+        if accuracy is None:
+            raise InputError(
+                "perturbations are judged by accuracy, which needs labels and class scores [B, C]; "
+                "give a pair (x, y), or predict=, or leave out perturb"
+            )
+
+        def guess(output: Any, batch: Batch) -> Tensor | None:
+            return _guess(output, batch.size, request.predict, classes)
+
+        perturbed = perturb_layers(
+            runner, batches, gatherers, guess, classes, accuracy, request.progress
+        )
+    records = []
+    for key, gatherer in gatherers.items():
+        chosen = nodes.get(key) if isinstance(nodes, Mapping) else nodes
+        records.append(layer_record(gatherer, classes.count(), chosen, perturbed.get(key)))
+        request.progress("judging", len(records))
+    shown = collect_examples(batches, records, classes, image) if examples else None
+    facts = DataFacts(
+        samples=samples,
+        shape=tuple(first.first.shape[1:]),
+        classes=classes.names(),
+        counts=classes.counts(),
+        labels=classes.kind,
+        source=source,
+        image=image if shown is None else shown.image,
+    )
+    return AuditRecord(
+        mahalens=__version__,
+        torch=torch.__version__,
+        model=name or type(runner.model).__name__,
+        settings=request.settings,
+        data=facts,
+        layers=tuple(records),
+        skipped=tuple(skipped),
+        accuracy=accuracy,
+        verdict=summarise(tuple(records)),
+        examples=None if shown is None else shown.samples,
+        example_samples=None if shown is None else shown.numbers,
+        example_labels=None if shown is None else shown.labels,
+        notes=(*runner.notes, *(() if shown is None else shown.notes)),
+    )
+
+
+def _chosen(
+    sites: dict[str, Site], layers: Sequence[str] | None, skipped: Sequence[Skipped]
+) -> dict[str, Site]:
+    """The layers to read."""
+    if not sites:
+        why = f"; {skipped[0].name} ({skipped[0].kind}) {skipped[0].reason}" if skipped else ""
+        raise InputError(f"the model uses no Linear and no convolution that can be read{why}")
+    if layers is None:
+        return sites
+    if missing := [wanted for wanted in layers if wanted not in sites]:
+        raise InputError(
+            f"the model uses no layer {missing[0]!r}; those it uses are {', '.join(sites)}"
+        )
+    return {key: site for key, site in sites.items() if key in set(layers)}
+
+
+def _stream(
+    request: _Request, classes: Classes, gatherers: Mapping[str, LayerGatherer]
+) -> tuple[int, float | None]:
+    """Go through the data once; how many samples there were, and the accuracy if there is one."""
+    samples = right = judged = 0
+    for batch in request.batches:
+        labels = classes.labels_of(batch)
+
+        def see(use: Use, batch: Batch = batch, labels: Tensor | None = labels) -> None:
+            if (gatherer := gatherers.get(use.name)) is not None:
+                gatherer.see(use, labels, batch.start, batch.size)
+
+        output, _ = request.runner.run(batch, see)
+        samples += batch.size
+        guess = _guess(output, batch.size, request.predict, classes)
+        if guess is not None and labels is not None and classes.given:
+            right += int((guess.to("cpu") == labels).sum())
+            judged += batch.size
+        request.progress("reading", samples)
+    return samples, right / judged if judged else None
+
+
+def _guess(output: Any, samples: int, predict: Predict | None, classes: Classes) -> Tensor | None:
+    """The class that the model says [B], if its output is a score for each class."""
+    if predict is not None:
+        return predict(output)
+    scores = scores_of(output, samples)
+    if scores is None or scores.shape[1] < classes.least_count():
+        return None
+    return scores.argmax(1)

@@ -1,0 +1,215 @@
+"""The data of an audit in batches, whatever form the user has it in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from mahalens.audit.watch.trace import tensors_in
+from mahalens.errors import InputError
+
+WANTED = (
+    "wanted a tensor x [N, ...], a pair (x, y), a Dataset, or a DataLoader of x or (x, y) batches"
+)
+
+
+@dataclass
+class Batch:
+    """Some samples: arguments for the model, and labels where there are any."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    labels: Tensor | None
+    start: int
+    """Number of the first sample."""
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(self.first)
+
+    @property
+    def first(self) -> Tensor:
+        """The first tensor that the model is given: the samples themselves, as a rule."""
+        return next(iter(tensors_in((self.args, self.kwargs))))
+
+    def cut(self, count: int) -> Batch:
+        """The first samples only."""
+        return self._each(lambda part: part[:count])
+
+    def turned(self) -> Batch:
+        """The samples in reverse order."""
+        return self._each(lambda part: part.flip(0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        def changed(value: Any) -> Any:
+            whole = isinstance(value, Tensor) and value.ndim and len(value) == self.size
+            return change(value) if whole else value
+
+        labels = None if self.labels is None else change(self.labels)
+        args = tuple(changed(value) for value in self.args)
+        kwargs = {key: changed(value) for key, value in self.kwargs.items()}
+        return Batch(args, kwargs, labels, self.start)
+
+
+class Batches:
+    """Batches of the data, the same ones each time they are gone through.
+
+    Args:
+        data: see :func:`mahalens.audit.network.audit`.
+        batch_size: samples per batch, where the data comes as tensors or a Dataset.
+        labelled: whether labels in the data are to be used.
+        drop_last: leave out the last batch if it is smaller.
+    """
+
+    def __init__(
+        self, data: Any, batch_size: int, labelled: bool = True, drop_last: bool = False
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}, wanted a whole number of at least 1")
+        self.labelled = labelled
+        self._source = _as_iterable(data, batch_size, drop_last)
+        # A loader draws its order, and its workers their seeds, from these: put back before each
+        # pass, they make every pass alike.
+        self._own = getattr(self._source, "generator", None)
+        sampler = getattr(self._source, "sampler", None)
+        generators = [self._own, getattr(sampler, "generator", None)]
+        self._generators = [g for g in generators if isinstance(g, torch.Generator)]
+        self._states = [g.get_state() for g in self._generators]
+        self._global = torch.random.get_rng_state()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go through the data once."""
+        torch.random.set_rng_state(self._global)
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)
+        start = 0
+        for item in self._source:
+            batch = self._batch(item, start)
+            if batch.size:
+                yield batch
+            start += batch.size
+
+    def restore(self) -> None:
+        """Give the loader's own generators back the state they came with."""
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)
+
+    def _batch(self, item: Any, start: int) -> Batch:
+        labels = None
+        if isinstance(item, dict):
+            kwargs = dict(item)
+            for key in ("labels", "label"):
+                value = kwargs.pop(key, None)
+                labels = _labels(value) if labels is None else labels
+            batch = Batch((), kwargs, labels, start)
+        elif isinstance(item, list | tuple):
+            parts = list(item)
+            if len(parts) > 1:
+                labels = _labels(parts[-1])
+                # A float target of a regression goes to no model as an argument.
+                parts = parts[:-1] if labels is not None or len(parts) == 2 else parts
+            batch = Batch(tuple(parts), {}, labels, start)
+        else:
+            batch = Batch((item,), {}, None, start)
+        if not any(True for _ in tensors_in((batch.args, batch.kwargs))):
+            raise InputError(f"a batch of the data is {_described(item)}; {WANTED}")
+        if batch.first.ndim == 0:
+            raise InputError(f"a batch of the data has no samples, only one number; {WANTED}")
+        if labels is not None and len(labels) != batch.size:
+            raise InputError(
+                f"a batch has {batch.size} samples and {len(labels)} labels; wanted one label per "
+                f"sample"
+            )
+        _require_finite(batch)
+        if not self.labelled:
+            batch.labels = None
+        return batch
+
+
+def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
+    if isinstance(data, np.ndarray):
+        data = torch.from_numpy(data)
+    if isinstance(data, Tensor):
+        data = (data,)
+    if isinstance(data, tuple | list) and data and all(_is_array(part) for part in data):
+        tensors = [torch.as_tensor(part) for part in data]
+        lengths = [len(part) if part.ndim else 0 for part in tensors]
+        if len(set(lengths)) > 1:
+            raise InputError(
+                f"x has {lengths[0]} samples and y {lengths[-1]} labels; wanted one label per "
+                f"sample"
+            )
+        data = TensorDataset(*tensors)
+    if isinstance(data, DataLoader):
+        return data
+    if isinstance(data, Dataset):
+        if hasattr(data, "__len__") and len(data) == 0:
+            raise InputError(f"the data has no samples; {WANTED}")
+        if isinstance(data, TensorDataset):
+            return _Slices(data.tensors, batch_size, drop_last)
+        return DataLoader(data, batch_size=batch_size, drop_last=drop_last)
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Iterator | dict):
+        return data
+    advice = "; an iterator is used up after one pass" if isinstance(data, Iterator) else ""
+    raise InputError(f"the data is {_described(data)}{advice}; {WANTED}")
+
+
+@dataclass
+class _Slices:
+    """Tensors cut into batches, without collating sample by sample."""
+
+    tensors: tuple[Tensor, ...]
+    size: int
+    drop_last: bool
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        count = len(self.tensors[0])
+        for start in itertools.count(0, self.size):
+            if start >= count or (self.drop_last and start + self.size > count and start):
+                return
+            yield tuple(tensor[start : start + self.size] for tensor in self.tensors)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _labels(value: Any) -> Tensor | None:
+    """The labels of a batch [B], or None if the value is something else."""
+    if isinstance(value, int):
+        value = [value]
+    if isinstance(value, list | np.ndarray):
+        value = torch.as_tensor(value)
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+        return None
+    if value.ndim == 2 and value.shape[1] == 1:
+        value = value[:, 0]
+    if value.ndim != 1:
+        return None
+    labels = value.to("cpu").to(torch.int64)
+    if len(labels) and int(labels.min()) < 0:
+        raise InputError(f"the data has the label {int(labels.min())}, wanted classes from 0 on")
+    return labels
+
+
+def _require_finite(batch: Batch) -> None:
+    for tensor in tensors_in((batch.args, batch.kwargs)):
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            rows = (~tensor.isfinite()).flatten(1).any(1) if tensor.ndim > 1 else ~tensor.isfinite()
+            first = batch.start + int(rows.nonzero()[0])
+            raise InputError(
+                f"the data has NaN or infinite values, first in sample {first}; remove or repair "
+                f"such samples"
+            )
+
+
+def _described(value: Any) -> str:
+    return f"a {type(value).__name__}"

@@ -1,0 +1,114 @@
+"""Which of torch's functions are layers, activations, or leave values as they are.
+
+Names are those that :func:`name_of` gives: the same for ``torch.relu``, ``F.relu``, ``x.relu_()``
+and ``torch.ops.aten.relu.default``, so that modules, functions and exported programs read alike.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LINEAR = {"linear", "addmm", "matmul", "mm"}
+CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "convolution": 0}
+LAYERS = LINEAR | set(CONVOLUTIONS)
+TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+
+ELEMENTWISE = {
+    "relu", "abs", "sigmoid", "tanh", "gelu", "silu", "softplus", "elu", "selu", "celu", "mish",
+    "leaky_relu", "rrelu", "prelu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "softsign",
+    "logsigmoid", "log_sigmoid", "threshold", "clamp", "square", "exp", "sin", "tanhshrink",
+    "softshrink", "hardshrink", "erf",
+}  # fmt: skip
+"""Activations that treat each unit by itself."""
+
+ACROSS_UNITS = {
+    "softmax", "log_softmax", "softmin", "norm", "vector_norm", "linalg_vector_norm", "normalize",
+    "glu", "logsumexp",
+}  # fmt: skip
+"""Activations that mix the units of a layer."""
+
+EVEN = {"abs", "square"}
+"""Activations with f(-z) = f(z): the most active inputs are those of largest |z|."""
+
+FLAT_BEYOND: dict[str, tuple[float, float]] = {
+    # |f'| below a hundredth of its largest value
+    "sigmoid": (-5.989, 5.989),
+    "tanh": (-2.993, 2.993),
+    "hardsigmoid": (-3.0, 3.0),
+    "hardtanh": (-1.0, 1.0),
+    "softsign": (-9.0, 9.0),
+    "relu6": (-float("inf"), 6.0),  # its lower end is that of relu: there units are inactive
+    "erf": (-2.146, 2.146),
+}
+"""Where bounded activations are flat: below the first and above the second value of z."""
+
+UNCHANGED = {
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
+    "feature_alpha_dropout", "contiguous", "clone", "detach", "to", "float", "double", "half",
+    "bfloat16", "type_as", "identity", "requires_grad", ".data", "alias", "lift_fresh_copy",
+    "_to_copy",
+}  # fmt: skip
+"""Functions that leave every value where it is (dropout does when a model is evaluated)."""
+
+RESHAPED = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view"}
+MOVED = {"transpose", "permute", "movedim", "swapaxes", "t", ".T", ".mT", ".H", "swapdims"}
+POOLED = {
+    "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool2d", "adaptive_max_pool3d", "boolean_dispatch",
+}  # fmt: skip
+"""Functions of a convolution's output that keep its channels apart."""
+
+
+@functools.lru_cache(maxsize=4096)
+def name_of(func: Callable[..., Any]) -> str:
+    """The name a function goes by here.
+
+    >>> name_of(torch.relu), name_of(torch.Tensor.relu_), name_of(torch.ops.aten.relu_.default)
+    ('relu', 'relu', 'relu')
+    >>> name_of(torch.Tensor.T.__get__), name_of(torch.Tensor.__matmul__)
+    ('.T', 'matmul')
+    """
+    if isinstance(func, torch._ops.OpOverload):
+        name = func._schema.name.partition("::")[2]
+    else:
+        name = getattr(func, "__name__", type(func).__name__)
+    if name == "__get__":
+        return f".{getattr(getattr(func, '__self__', None), '__name__', '?')}"
+    name = name.strip("_")
+    return {"rmatmul": "matmul", "absolute": "abs", "clamp_min": "clamp", "clip": "clamp"}.get(
+        name, name
+    )
+
+
+def activation_of(
+    func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, Callable[[Tensor], Tensor] | None]:
+    """The name of an activation, and the function z -> f(z) with the same other arguments.
+
+    ``clamp`` from 0 up is ``relu``. The function is None for one that mixes units. It never works
+    in place.
+    """
+    if name in ACROSS_UNITS:
+        return name, None
+    if name == "clamp":
+        low = kwargs.get("min", args[1] if len(args) > 1 else None)
+        high = kwargs.get("max", args[2] if len(args) > 2 else None)
+        if high is None and isinstance(low, int | float) and low == 0:
+            return "relu", torch.relu
+    if name == "relu":
+        return name, torch.relu
+    if name == "abs":
+        return name, torch.abs
+    others = args[1:]
+    named = {key: value for key, value in kwargs.items() if key not in ("inplace", "input")}
+
+    def apply(z: Tensor) -> Tensor:
+        return func(z.clone(), *others, **named)  # type: ignore[no-any-return]
+
+    return name, apply
