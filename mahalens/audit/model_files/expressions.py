@@ -8,7 +8,7 @@ import re
 LONGEST = 4000  # characters of an expression
 LARGEST_POWER = 64
 
-_SYMBOL = re.compile(r"[a-z]{1,6}\d{0,9}")
+_SYMBOL = re.compile(r"[a-z]{1,6}\d{1,9}")
 _FUNCTIONS = frozenset(
     {
         "Abs",
