@@ -1,6 +1,7 @@
 """Records into figures, tables and one HTML page. Computes nothing, and needs no torch.
 
-``build_report(folder)`` draws the figures of a run folder and writes its ``report.html``.
+``build_report(folder)`` draws the figures of a run folder and writes its ``report.html``;
+``write_audit_report(record, folder)`` does so for an audit (:mod:`.audit`).
 The parts: :mod:`.records` reads a folder, :mod:`.tables` makes tables for the terminal,
 :mod:`.figures` draws, :mod:`.page` fills the HTML template, :mod:`.numbers` decides how every
 number looks and :mod:`.catalogue` what models and metrics are called.
@@ -10,8 +11,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["build_report"]
+from mahalens._lazy import attach
+
+if TYPE_CHECKING:
+    from mahalens.report.audit.page import write_audit_report
+
+__all__ = ["build_report", "write_audit_report"]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    # Needs torch, for a record holds tensors.
+    {"write_audit_report": "mahalens.report.audit.page"},
+)
 
 
 def build_report(folder: str | os.PathLike[str]) -> Path:

@@ -1,0 +1,122 @@
+"""Writes the page of an audit and its figures."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from mahalens.audit.record import AuditRecord
+from mahalens.files import write_file
+from mahalens.report.audit import about
+from mahalens.report.audit.payload import as_script, page_data
+
+SCRIPTS = ("base", "charts", "tables", "strips", "node", "panels", "main")
+"""The parts of the page's script in ``templates/audit``, in the order they are read."""
+DRAWN_LAYERS = 100
+"""Layers that get a figure of their own; a folder of thousands helps nobody."""
+_LAYER_FIGURE = re.compile(r"layer-\d+-[\w.-]*\.png")
+
+
+def write_audit_report(record: AuditRecord, folder: str | os.PathLike[str]) -> Path:
+    """Write ``report.html`` and ``figures/*.png`` of an audit into a folder; return the page.
+
+    The page is one file that opens without a network. Every file is written under a temporary
+    name and moved into place. Figures that an earlier record left in the folder are removed.
+
+    Args:
+        record: what :func:`mahalens.audit` or :func:`mahalens.load_audit` gave.
+        folder: made if it is missing.
+
+    Raises:
+        InputError: if ``record`` is something else.
+        RunFolderError: if the folder cannot be written.
+    """
+    from mahalens.errors import InputError
+    from mahalens.report.audit.overview import draw_overview
+    from mahalens.report.audit.strips import draw_strips
+    from mahalens.report.figures.style import render, styled
+
+    if not isinstance(record, AuditRecord):
+        raise InputError(
+            f"a record of an audit is wanted, but {type(record).__name__} was given; "
+            "mahalens.audit(model, data) and mahalens.load_audit(path) give one"
+        )
+    place = Path(folder)
+    written = set()
+    with styled():
+        if record.layers:
+            write_file(place / "figures" / "overview.png", render(draw_overview(record))[0])
+            written.add("overview.png")
+        for number, layer in enumerate(record.layers[:DRAWN_LAYERS], start=1):
+            name = figure_name(number, layer.name)
+            write_file(place / "figures" / name, render(draw_strips(record, layer))[0])
+            written.add(name)
+    _remove_others(place / "figures", written)
+    page = place / "report.html"
+    write_file(page, render_audit_page(record).encode("utf-8", errors="replace"))
+    return page
+
+
+def render_audit_page(record: AuditRecord) -> str:
+    """The page as text: one HTML document that refers to nothing outside itself."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from mahalens.audit.verdicts import RULE
+
+    environment = Environment(
+        loader=PackageLoader("mahalens.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = page_script()
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return environment.get_template("audit/page.html.j2").render(
+        title=record.model,
+        headline=record.verdict,
+        lead=about.lead(record),
+        rows=[about.layer_row(place, layer) for place, layer in enumerate(record.layers)],
+        rule=RULE,
+        skipped=record.skipped,
+        notes=record.notes,
+        settings=about.settings_of(record),
+        again=about.again(record),
+        drawn=min(len(record.layers), DRAWN_LAYERS),
+        layers=len(record.layers),
+        # Only this very script may run, whatever a name in the record holds.
+        script=Markup(script),
+        script_hash=f"'sha256-{digest}'",
+        data=Markup(as_script(page_data(record))),
+    )
+
+
+def page_script() -> str:
+    """The script of the page: its parts in order, with nothing left in the global scope."""
+    folder = files("mahalens.report") / "templates" / "audit"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
+
+
+def figure_name(number: int, layer: str) -> str:
+    """The file name of a layer's figure.
+
+    >>> figure_name(3, "encoder/block.0 <q>")
+    'layer-003-encoder_block.0_q_.png'
+    """
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", layer)[:60]
+    return f"layer-{number:03d}-{safe}.png"
+
+
+def _remove_others(folder: Path, written: set[str]) -> None:
+    """Figures of an earlier record would show what this one does not hold."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if _LAYER_FIGURE.fullmatch(path.name) and path.name not in written:
+                path.unlink()
