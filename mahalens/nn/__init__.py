@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from mahalens.nn.architectures import mahalanobis_model, md_abs, md_relu, md_sigmoid
     from mahalens.nn.chain import Chain, Layer
     from mahalens.nn.layers import Abs, Neg, Norm
+    from mahalens.nn.mixed import AbsReLU
     from mahalens.nn.offset_l2 import OffsetL2
     from mahalens.nn.point_slope import PointSlope
 
 __all__ = [
     "Abs",
+    "AbsReLU",
     "Chain",
     "Layer",
     "Neg",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = attach(
         "Abs": "mahalens.nn.layers",
         "Neg": "mahalens.nn.layers",
         "Norm": "mahalens.nn.layers",
+        "AbsReLU": "mahalens.nn.mixed",
         "OffsetL2": "mahalens.nn.offset_l2",
         "PointSlope": "mahalens.nn.point_slope",
         "Chain": "mahalens.nn.chain",
