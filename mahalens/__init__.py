@@ -9,7 +9,15 @@ from mahalens._lazy import attach
 from mahalens._version import __version__
 
 if TYPE_CHECKING:
-    from mahalens.audit import read_gram, read_layer
+    from mahalens import audit
+    from mahalens.audit import (
+        AuditRecord,
+        audit_features,
+        load_audit,
+        prune,
+        read_gram,
+        read_layer,
+    )
     from mahalens.data import (
         LabelledData,
         draw_ellipsoids,
@@ -78,7 +86,12 @@ _EXPORTS = {
     "Adam": "mahalens.train",
     "Newton": "mahalens.train",
     "solve": "mahalens.train",
-    # audit: what a trained layer measures
+    # audit: audit(model, data) reads any network; what one layer says about a Gaussian
+    "audit": "mahalens.audit",
+    "audit_features": "mahalens.audit",
+    "AuditRecord": "mahalens.audit",
+    "load_audit": "mahalens.audit",
+    "prune": "mahalens.audit",
     "read_layer": "mahalens.audit",
     "read_gram": "mahalens.audit",
     # data
@@ -99,6 +112,7 @@ __all__ = [
     "SGD",
     "Abs",
     "Adam",
+    "AuditRecord",
     "Batches",
     "Chain",
     "CrossEntropy",
@@ -115,18 +129,22 @@ __all__ = [
     "PointSlope",
     "TrialStack",
     "__version__",
+    "audit",
+    "audit_features",
     "build_report",
     "draw_ellipsoids",
     "draw_gaussian",
     "ellipsoids",
     "fit",
     "kaiming_through_samples",
+    "load_audit",
     "load_gaussian",
     "load_set",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
     "md_sigmoid",
+    "prune",
     "read_gram",
     "read_layer",
     "reconstruct",

@@ -1,7 +1,17 @@
-"""Reading a trained network: what its linear layers say about a Gaussian.
+"""Reading a trained network as a set of distances.
 
-A layer ``Wx + b`` [K, D] is a set of K rulers. These functions are pure, compute in float64
-whatever they are given, and leave the layer as it was.
+The package itself is the function: ``mahalens.audit(model, data)`` reads every Linear and every
+convolution of any model (:func:`mahalens.audit.network.audit`).
+
+===================================  =========================================================
+:func:`audit`                        reads a model on data, returns an :class:`AuditRecord`
+:func:`audit_features`               reads activations that the user already has
+:func:`load_audit`                   a saved record
+:func:`prune`                        applies what a record shows to be exact
+===================================  =========================================================
+
+What one linear layer says about a Gaussian: a layer ``Wx + b`` [K, D] is a set of K rulers. These
+functions are pure, compute in float64 whatever they are given, and leave the layer as it was.
 
 ===================================  =========================================================
 :func:`read_layer`                   every metric of one layer, as the studies record them
@@ -19,6 +29,11 @@ whatever they are given, and leave the layer as it was.
 ===================================  =========================================================
 """
 
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from mahalens._lazy import attach
 from mahalens.audit.gram import GramReading, read_gram
 from mahalens.audit.hyperplanes import (
     distance_in_spreads,
@@ -35,22 +50,55 @@ from mahalens.audit.rows import (
     wnorm_precision_distance,
 )
 
+if TYPE_CHECKING:
+    from mahalens.audit.features import audit_features
+    from mahalens.audit.network import audit
+    from mahalens.audit.prune import prune
+    from mahalens.audit.record import AuditRecord
+    from mahalens.audit.record_files import load_audit
+
 __all__ = [
     "ACTIVATIONS",
     "LAYER_METRICS",
+    "AuditRecord",
     "ChanceCosine",
     "GramReading",
     "RowMatch",
+    "audit",
+    "audit_features",
     "chance_cosine",
     "deduplicate",
     "distance_in_spreads",
     "distance_to_hyperplanes",
     "gram_scale",
+    "load_audit",
     "match_rows",
     "mirrored_pairs",
+    "prune",
     "read_gram",
     "read_layer",
     "rows_to_read",
     "sphericity",
     "wnorm_precision_distance",
 ]
+
+_LATER = {
+    "AuditRecord": "mahalens.audit.record",
+    "audit": "mahalens.audit.network",
+    "audit_features": "mahalens.audit.features",
+    "load_audit": "mahalens.audit.record_files",
+    "prune": "mahalens.audit.prune",
+}
+__getattr__, __dir__ = attach(__name__, _LATER)
+
+
+class _Callable(ModuleType):
+    """So that ``mahalens.audit`` is the room and the function: nothing else is called so."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from mahalens.audit.network import audit
+
+        return audit(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable
