@@ -38,7 +38,7 @@ def load_file(path: str | os.PathLike[str]) -> LabelledData:
     the file. Nothing in it is unpickled.
     """
     file = Path(path)
-    arrays = _read(file)
+    arrays = read_arrays(file)
     try:
         return _labelled(file, arrays)
     except InputError as error:
@@ -51,11 +51,11 @@ def _labelled(file: Path, arrays: dict[str, Tensor]) -> LabelledData:
     if ("test_x" in arrays) != ("test_y" in arrays):
         there, absent = ("test_x", "test_y") if "test_x" in arrays else ("test_y", "test_x")
         raise InputError(f"has {there} and no {absent}; add it, or leave both out")
-    x = _samples("x", arrays["x"])
+    x = samples_of("x", arrays["x"])
     shape = tuple(x.shape[1:])
-    y = _labels("y", arrays["y"], len(x))
+    y = labels_of("y", arrays["y"], len(x))
     if "test_x" in arrays:
-        test_x = _samples("test_x", arrays["test_x"])
+        test_x = samples_of("test_x", arrays["test_x"])
         if tuple(test_x.shape[1:]) != shape:
             raise InputError(
                 f"x holds samples of shape {list(shape)} and test_x of {list(test_x.shape[1:])}; "
@@ -66,7 +66,7 @@ def _labelled(file: Path, arrays: dict[str, Tensor]) -> LabelledData:
                 f"x is {dtype_name(x.dtype)} and test_x {dtype_name(test_x.dtype)}, so that "
                 f"their scales may differ; give both the same dtype"
             )
-        test_y = _labels("test_y", arrays["test_y"], len(test_x))
+        test_y = labels_of("test_y", arrays["test_y"], len(test_x))
         source = str(file)
     else:
         kept, tested = _split(len(x))
@@ -96,7 +96,8 @@ def _split(count: int) -> tuple[Tensor, Tensor]:
     return order[:-tested].sort().values, order[-tested:].sort().values
 
 
-def _samples(name: str, x: Tensor) -> Tensor:
+def samples_of(name: str, x: Tensor) -> Tensor:
+    """Samples [N, ...] of real numbers without NaN, or an error that says what they are."""
     if x.ndim < 2 or 0 in x.shape:
         advice = "; a single value per sample is [N, 1]" if x.ndim == 1 else ""
         raise InputError(f"{name} has shape {list(x.shape)}, wanted [N, ...]{advice}")
@@ -111,7 +112,11 @@ def _samples(name: str, x: Tensor) -> Tensor:
     return x
 
 
-def _labels(name: str, y: Tensor, samples: int) -> Tensor:
+def labels_of(name: str, y: Tensor, samples: int, most: int | None = None) -> Tensor:
+    """Labels [N] as int64, or an error that says what they are.
+
+    There may be ``most`` classes; if not given, as many as samples where the name is y.
+    """
     of = name.replace("y", "x")
     if y.ndim != 1:
         raise InputError(
@@ -127,7 +132,9 @@ def _labels(name: str, y: Tensor, samples: int) -> Tensor:
             f"example with numpy.unique({name}, return_inverse=True)[1]"
         )
     # so that a stray number does not make for millions of outputs
-    if name == "y" and float(whole.max()) >= samples:
+    if most is None:
+        most = samples if name == "y" else None
+    if most is not None and float(whole.max()) >= most:
         raise InputError(
             f"{name} has the label {int(whole.max())} with {samples} samples; number the classes "
             f"0, 1, 2, ..., for example with numpy.unique({name}, return_inverse=True)[1]"
@@ -135,18 +142,19 @@ def _labels(name: str, y: Tensor, samples: int) -> Tensor:
     return y.to(torch.int64)
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def read_arrays(file: Path, wanted: str = WANTED) -> dict[str, Tensor]:
+    """Those of the arrays x, y, test_x and test_y that a file has, as they are."""
     kind = file.suffix.lower()
     if kind not in KINDS:
         raise InputError(
             f"{file}: the name ends in {kind or 'nothing'!r}; wanted an .npz or .safetensors file "
-            f"with {WANTED}"
+            f"with {wanted}"
         )
     try:
         if not file.exists():
-            raise InputError(f"{file}: there is no such file; wanted {WANTED}")
+            raise InputError(f"{file}: there is no such file; wanted {wanted}")
         if not file.is_file():  # opening a pipe would wait for a writer
-            raise InputError(f"{file}: this is no file; wanted {WANTED}")
+            raise InputError(f"{file}: this is no file; wanted {wanted}")
         return _read_npz(file) if kind == ".npz" else _read_safetensors(file)
     except InputError:
         raise
@@ -190,3 +198,14 @@ def _known(names: Iterable[str]) -> list[str]:
     """Those of the arrays that matter; others are not even read."""
     present = set(names)
     return [name for name in _NAMES if name in present]
+
+
+def array_names(file: Path) -> list[str]:
+    """The names of all arrays in a file that :func:`read_arrays` can read."""
+    if file.suffix.lower() == ".npz":
+        with zipfile.ZipFile(file) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return list(opened.keys())

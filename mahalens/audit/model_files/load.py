@@ -71,6 +71,15 @@ def load_model(
     return load_program(path) if kind == _PROGRAM else load_script(path, example)
 
 
+def is_script(spec: str) -> bool:
+    """Whether this is a TorchScript file, which is loaded for an example of its input."""
+    path = Path(spec)
+    try:
+        return path.is_file() and _kind_of(path) == _SCRIPT
+    except (InputError, OSError, ValueError):
+        return False
+
+
 _PROGRAM, _SCRIPT = "a torch.export program", "a TorchScript file"
 
 

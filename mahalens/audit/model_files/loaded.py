@@ -31,15 +31,14 @@ class LoadedModel:
     def cast(self, x: Tensor) -> Tensor:
         """The samples in the type of number that the model computes with.
 
-        Whole numbers, such as those of tokens, stay whole.
+        Whole numbers, such as those of tokens, stay whole where the model takes them.
         """
         if self.dtype is None or x.dtype == self.dtype:
             return x
-        if x.is_floating_point() != self.dtype.is_floating_point:
-            kinds = {True: "fractions", False: "whole numbers"}
+        if x.is_floating_point() and not self.dtype.is_floating_point:
             raise InputError(
-                f"the model takes {kinds[self.dtype.is_floating_point]} "
-                f"({_name_of(self.dtype)}) and x is {_name_of(x.dtype)}; give x of that kind"
+                f"the model takes whole numbers ({_name_of(self.dtype)}) and x is "
+                f"{_name_of(x.dtype)}; give x of that kind"
             )
         return x.to(self.dtype)
 
