@@ -82,9 +82,11 @@ class PairReading(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: tuple[tuple[int, int], ...]
     """Same direction and same hyperplane: w and b equal up to a positive factor."""
     parallel: tuple[tuple[int, int], ...]
-    """Same or opposite direction, other hyperplane."""
+    """Same or opposite direction, other hyperplane, the most parallel first."""
     kept: tuple[int, ...]
     """The deduplicated layer: one unit of each mirrored pair and of each set of duplicates."""
+    parallel_left_out: int = 0
+    """Parallel pairs beyond those listed."""
 
 
 class WhiteningReading(msgspec.Struct, frozen=True, kw_only=True):
