@@ -12,6 +12,7 @@ import click
 
 from mahalens._version import __version__
 from mahalens.cli import perturbation, representation  # noqa: F401 (add their commands to run)
+from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
 from mahalens.cli.kinds import FOLDER
 from mahalens.cli.run import run
@@ -32,6 +33,8 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(audit)
+cli.add_command(diff)
 cli.add_command(data)
 
 
@@ -57,7 +60,13 @@ def list_() -> None:
 @cli.command()
 @click.argument("folder", type=FOLDER, metavar="DIR")
 def report(folder: Path) -> None:
-    """Make the figures and the report of the run in DIR again."""
+    """Make the figures and the report of the run or the audit in DIR again."""
+    if (folder / "audit.safetensors").exists():
+        from mahalens.audit.record_files import load_audit
+        from mahalens.report.audit.page import write_audit_report
+
+        click.echo(write_audit_report(load_audit(folder / "audit.safetensors"), folder))
+        return
     from mahalens.report import build_report
 
     click.echo(build_report(folder))

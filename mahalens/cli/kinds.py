@@ -34,3 +34,22 @@ class WholeNumbers(CommaSeparated):
             return tuple(int(part) for part in parts)
         except ValueError:
             self.fail(f"{value!r} is no list of whole numbers such as 4,8,64", param, ctx)
+
+
+class Shares(CommaSeparated):
+    """Several shares between 0 and 1 in one option, separated by commas."""
+
+    name = "share,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text and read the numbers."""
+        parts = super().convert(value, param, ctx)
+        try:
+            shares = tuple(float(part) for part in parts)
+        except ValueError:
+            shares = ()
+        if not shares or not all(0 < share < 1 for share in shares):
+            self.fail(
+                f"{value!r} is no list of shares between 0 and 1 such as 0.05,0.01", param, ctx
+            )
+        return shares

@@ -18,6 +18,10 @@ SETS = {
     "train and 10,000 to test",
 }
 
+# Which samples of a set to take, and what its pixels become, for :mod:`mahalens.data.samples`.
+SPLITS = ("test", "train", "all")
+PIXELS = ("scaled", "raw", "normalised")
+
 # The four files of a set of images, by their usual names.
 TRAIN_IMAGES = "train-images-idx3-ubyte"
 TRAIN_LABELS = "train-labels-idx1-ubyte"

@@ -10,13 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mahalens.data.catalogue import SETS
+from mahalens.data.catalogue import PIXELS, SETS, SPLITS
 from mahalens.data.labelled import LabelledData
 from mahalens.data.streams import stream
 from mahalens.errors import InputError
 
-SPLITS = ("test", "train", "all")
-PIXELS = ("scaled", "raw", "normalised")
 WANTED = (
     f"one of {', '.join(SETS)}, an .npz or .safetensors file with x and perhaps y, or a folder "
     f"with a folder of images for each class"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from mahalens.audit.model_files.load import is_script, load_model
 from mahalens.audit.model_files.loaded import LoadedModel
 from mahalens.audit.model_files.safely import first_line, quiet
+from mahalens.audit.watch.forward import scores_of
 from mahalens.errors import InputError
 
 TRIED = 5
@@ -71,6 +73,19 @@ def load_fitting(
         f"{spec}: the model fails on the data ({tried}); give the shape of a sample that it takes "
         f"with --shape, or other data"
     )
+
+
+def scores_and_seconds(
+    loaded: LoadedModel, x: Tensor, shape: Shape, batch_size: int
+) -> tuple[int, float]:
+    """How many class scores the model gives, 0 if none, and how long a sample takes it."""
+    some = loaded.cast(x[: loaded.batch_size or batch_size].reshape(-1, *shape))
+    began = time.perf_counter()
+    with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        output = loaded.module(some)
+    seconds = time.perf_counter() - began
+    scores = scores_of(output, len(some))
+    return 0 if scores is None else scores.shape[1], seconds / len(some)
 
 
 class _Unfit(Exception):

@@ -1,0 +1,223 @@
+"""``mahalens audit``: read a trained network as a set of distances; ``mahalens diff`` of two."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mahalens.cli.kinds import FOLDER, CommaSeparated, Shares, WholeNumbers
+from mahalens.console import Display, minutes
+from mahalens.data.catalogue import PIXELS, SPLITS
+from mahalens.errors import InputError
+
+if TYPE_CHECKING:
+    from mahalens.audit.model_files import LoadedModel
+    from mahalens.audit.record import AuditRecord
+    from mahalens.data.samples import Samples
+
+LONGEST = 600.0
+"""Seconds that perturbations may take without being asked for."""
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--data",
+    required=True,
+    metavar="NAME|FILE|DIR",
+    help="digits, mnist, fashion-mnist, cifar10; an npz or safetensors file with x and perhaps y; "
+    "or a folder with a folder of images for each class.",
+)
+@click.option("--weights", type=FOLDER, metavar="FILE", help="Weights for MODULE:FACTORY.")
+@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
+@click.option("--limit", type=int, metavar="N", help="Take N of the samples, drawn at random.")
+@click.option("--shape", type=WholeNumbers(), help="Shape of a sample for the model, as 1,28,28.")
+@click.option("--pixels", type=click.Choice(PIXELS), default="scaled", show_default=True)
+@click.option("--image-size", type=WholeNumbers(), metavar="H,W", help="Resize images to this.")
+@click.option("--batch-size", type=int, default=256, show_default=True)
+@click.option(
+    "--perturb/--no-perturb",
+    default=None,
+    help="Accuracy with each layer perturbed.  [default: if there are labels and class scores]",
+)
+@click.option("--clusters", type=int, metavar="K", help="Without labels: find K clusters instead.")
+@click.option("--nodes", type=WholeNumbers(), help="Units whose histograms are kept.")
+@click.option("--layers", type=CommaSeparated(), help="Layers to read.  [default: all]")
+@click.option("--rare", type=Shares(), help="Rarely active below.  [default: 0.05,0.01]")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the audit.")
+@click.option("--force", is_flag=True, help="Replace the audit that DIR holds.")
+@click.option("--quiet", is_flag=True, help="No progress, no tables.")
+def audit(model: str, out: Path, force: bool, quiet: bool, **options: Any) -> None:
+    """Read a trained network as a set of distances.
+
+    MODEL is a program of torch.export (.pt2), package.module:factory with --weights, or a
+    TorchScript file.
+    """
+    if options["batch_size"] < 1:
+        raise InputError(f"--batch-size is {options['batch_size']}, wanted at least 1")
+    from mahalens.report.audit_folder import require_free
+
+    require_free(out, force=force)
+    with Display(quiet=quiet) as display:
+        record = _audited(model, display, **options)
+        from mahalens.report.audit_folder import write_audit
+
+        page = write_audit(record, out, force=force)
+    if not quiet:
+        _print(record)
+    click.echo(f"report: {page}")
+
+
+@click.command()
+@click.argument("before", type=FOLDER, metavar="BEFORE_DIR")
+@click.argument("after", type=FOLDER, metavar="AFTER_DIR")
+def diff(before: Path, after: Path) -> None:
+    """Say what changed from one audit of a network to a later one."""
+    from mahalens.report.audit_folder import load_audit_folder
+
+    click.echo(str(load_audit_folder(before).diff(load_audit_folder(after))))
+
+
+def _audited(
+    spec: str,
+    display: Display,
+    *,
+    data: str,
+    weights: Path | None,
+    split: str,
+    limit: int | None,
+    shape: tuple[int, ...] | None,
+    pixels: str,
+    image_size: tuple[int, ...] | None,
+    batch_size: int,
+    perturb: bool | None,
+    clusters: int | None,
+    nodes: tuple[int, ...] | None,
+    layers: tuple[str, ...] | None,
+    rare: tuple[float, ...] | None,
+    seed: int,
+) -> AuditRecord:
+    import msgspec
+
+    from mahalens.audit.model_files import load_fitting, shapes_to_try
+    from mahalens.audit.network import audit as read_network
+    from mahalens.data.samples import load_samples
+
+    if image_size is not None and len(image_size) != 2:
+        raise InputError(f"--image-size is {list(image_size)}, wanted H,W such as 32,32")
+    size = None if image_size is None else (image_size[0], image_size[1])
+    samples = load_samples(data, split, limit, pixels=pixels, image_size=size, seed=seed)
+    if shape is not None:
+        samples = samples.reshaped(shape)
+    shapes = [samples.shape] if shape else shapes_to_try(samples.shape, samples.image)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as python -m has it, for the user's own factory
+    loaded, taken = load_fitting(spec, weights, samples.x, shapes)
+    notes = list(loaded.notes)
+    if taken != samples.shape:
+        notes.append(f"samples are given to the model in the shape {list(taken)}")
+        samples = samples.reshaped(taken)
+    whole = loaded.whole_batches(len(samples.x))
+    if whole < len(samples.x):
+        notes.append(f"the last {len(samples.x) - whole} samples fill no batch and are left out")
+        samples = samples.first(whole)
+    if clusters is not None and samples.y is not None:
+        notes.append("the data has labels, so no clusters were looked for")
+    perturb, told = _perturb(perturb, loaded, samples, batch_size)
+    notes += told
+    for note in (f"data: {samples.source}", *notes):
+        display.note(note)
+    x = loaded.cast(samples.x)
+    settings: dict[str, Any] = {"clusters": clusters, "rare": rare, "seed": seed}
+    record = read_network(
+        loaded.module,
+        x if samples.y is None else (x, samples.y),
+        classes=samples.classes or None,
+        batch_size=loaded.batch_size or batch_size,
+        perturb=perturb,
+        nodes=nodes,
+        layers=layers,
+        image=samples.image,
+        source=samples.source,
+        name=loaded.name,
+        progress=_progress(display, len(x)),
+        **{name: value for name, value in settings.items() if value is not None},
+    )
+    return msgspec.structs.replace(record, notes=(*notes, *record.notes))
+
+
+def _perturb(
+    wish: bool | None, loaded: LoadedModel, samples: Samples, batch_size: int
+) -> tuple[bool, list[str]]:
+    """Whether to perturb, and why not if it would be usual."""
+    if wish is not None or samples.y is None:
+        return bool(wish), []
+    from mahalens.audit.model_files.fitting import scores_and_seconds
+    from mahalens.audit.perturbation import TABLE_LEVELS
+
+    scores, seconds = scores_and_seconds(loaded, samples.x, samples.shape, batch_size)
+    if scores < len(samples.classes):
+        return False, [
+            "the outputs are no scores of the classes, so that perturbations are left out"
+        ]
+    matrices = sum(parameter.ndim > 1 for parameter in loaded.module.parameters())
+    passes = matrices * sum(map(len, TABLE_LEVELS.values()))
+    expected = passes * seconds * len(samples.x)
+    if expected > LONGEST:
+        return False, [
+            f"perturbations would take about {minutes(expected)} and are left out; ask for them "
+            f"with --perturb, perhaps with a --limit"
+        ]
+    return True, []
+
+
+class _Stage:
+    """How far one part of the audit is, as a display wants to know it."""
+
+    def __init__(self, total: int, unit: str) -> None:
+        self.done, self.total, self.unit = 0, total, unit
+
+    @property
+    def progress(self) -> tuple[float, float, str]:
+        """How much is done, of how much, and what it is."""
+        return self.done, self.total, self.unit
+
+
+def _progress(display: Display, samples: int) -> Callable[[str, int], None]:
+    """What :func:`mahalens.audit` calls: a bar or lines for each part of it."""
+    from mahalens.audit.perturbation import TABLE_LEVELS
+
+    levels = sum(map(len, TABLE_LEVELS.values()))
+    stages: dict[str, tuple[_Stage, Callable[[Any], None]]] = {}
+
+    def show(what: str, done: int) -> None:
+        if what == "judging":  # takes a moment
+            return
+        by_level = what.startswith("perturbing")
+        if what not in stages:
+            stage = _Stage(levels, "levels") if by_level else _Stage(samples, "samples")
+            stages[what] = (stage, display.stage(what))
+            stages[what][1](stage)
+        stage, update = stages[what]
+        stage.done = stage.done + 1 if by_level else done
+        update(stage)
+
+    return show
+
+
+def _print(record: AuditRecord) -> None:
+    from rich.console import Console
+
+    from mahalens.report.audit_tables import layers_table
+
+    console = Console(highlight=False)
+    # On a narrow terminal lines wrap, rather than columns fold into single letters.
+    console.width = max(console.width, 110)
+    console.print(layers_table(record))
+    console.print(record.verdict, markup=False, soft_wrap=True)
