@@ -15,6 +15,7 @@ _RECORDS = {
     "trials.csv": "every metric of every trial",
     "curves.csv": "training loss, accuracy or error of every trial on its way",
     "comparisons.csv": "every test between two models",
+    "levels.csv": "accuracy of every trial at every level of perturbation",
     "summary.json": "the figures and verdicts on this page",
     "plots.safetensors": "the arrays behind the figures",
     "weights": "the trained weights, or the points found, of every trial",

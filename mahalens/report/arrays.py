@@ -46,7 +46,11 @@ def check_plots(path: Path, plots: Mapping[str, NDArray[Any]]) -> None:
     for name in plots:
         start, _, kind = name.rpartition("/")
         nodes = length(f"{start}/latent.nodes")
-        if kind == "output_activity":
+        of, _, what = kind.partition(".")
+        if of in ("scale", "clip", "offset") and what in ("train", "test", "after"):
+            agree(name, (3, length(f"{start}/{of}.levels")))
+            agree(f"{start}/{of}.published", (length(f"{start}/{of}.levels"),))
+        elif kind == "output_activity":
             agree(name, (None, None))
         elif kind == "latent.counts":
             agree(name, (nodes, None, None))

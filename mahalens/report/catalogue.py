@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mahalens.report.networks import STUDIES as NETWORK_STUDIES
 from mahalens.report.networks import network_colour, network_label
 from mahalens.studies.representation.models import MODELS as NETWORKS
 
@@ -66,11 +67,15 @@ _REMARKS = {
     "data: in the samples fitted to); all methods share them, and the ellipsoids.",
     "representation": "The published figures are those of all of MNIST. Source 003 says that its "
     "images were normalised; the code it published ran on raw ones.",
+    "perturbation": "The published figures are those of all of MNIST. The paper perturbs the "
+    "hidden layer before its activation function; what the same does after it is measured beside "
+    "it.",
 }
 _PRIMARY = {
     "gaussian": ("train_mse",),
     "ellipsoids": ("final_error", "error_density"),
     "representation": ("test_accuracy",),
+    "perturbation": ("train_accuracy",),
 }
 
 
@@ -145,7 +150,7 @@ def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 def models_in_order(names: Iterable[str], study: str = "") -> list[str]:
     """Model names in the order every table and figure of a study uses."""
-    return in_order(names, NETWORKS if study == "representation" else _ORDER)
+    return in_order(names, NETWORKS if study in NETWORK_STUDIES else _ORDER)
 
 
 def family(model: str) -> tuple[str, int | None]:
@@ -166,7 +171,7 @@ def model_label(model: str, study: str = "") -> str:
     >>> model_label("abs", "representation")
     'Abs'
     """
-    if study == "representation":
+    if study in NETWORK_STUDIES:
         return network_label(model)
     name, size = family(model)
     if size is not None:
@@ -178,7 +183,7 @@ def model_colours(models: Iterable[str], study: str = "") -> dict[str, str]:
     """One fixed colour a model or family; others share what is left of the palette."""
 
     def fixed(model: str) -> str | None:
-        if study == "representation":
+        if study in NETWORK_STUDIES:
             return network_colour(model)
         return _MODEL_COLOURS.get(family(model)[0])
 

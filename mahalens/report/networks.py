@@ -12,6 +12,9 @@ from typing import Any
 
 from mahalens.studies.representation.models import FAMILIES, MODELS
 
+STUDIES = ("representation", "perturbation")
+"""The studies of these networks: with parts, and more metrics than a table can hold."""
+
 _FIRST = {"relu": "ReLU", "relu2": "ReLU2", "abs": "Abs", "abs2": "Abs2", "linear": "Linear"}
 _ADDED = {"bias": ", bias", "code": ", published code", "point": ", point-slope"}
 FAMILY_TITLES = {

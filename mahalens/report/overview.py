@@ -10,9 +10,6 @@ from mahalens.report.catalogue import model_colours, model_label, models_in_orde
 from mahalens.report.networks import FAMILY_TITLES, families_of
 from mahalens.report.numbers import MISSING, interval, is_number, number
 
-STUDIES = ("representation",)
-"""The studies that are told this way: with parts, and more metrics than a table can hold."""
-
 
 @dataclass(frozen=True)
 class Line:

@@ -12,8 +12,8 @@ from mahalens.report.again import run_again
 from mahalens.report.catalogue import headline, metric_view, metrics_of, remark_on
 from mahalens.report.figures import FIGURES, DrawnFigure, draw_figures
 from mahalens.report.ledger import state_of
+from mahalens.report.networks import STUDIES
 from mahalens.report.numbers import is_number, number
-from mahalens.report.overview import STUDIES
 from mahalens.report.page_parts import about_of, by_parts
 from mahalens.report.protocol import SOLVERS, protocol_of
 from mahalens.report.records import RunRecords, load_run

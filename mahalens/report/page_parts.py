@@ -8,8 +8,10 @@ from mahalens.report.catalogue import VERDICT_SYMBOLS, model_label
 from mahalens.report.comparisons import EXPLANATION, comparisons
 from mahalens.report.figures.latent_data import latent_nodes
 from mahalens.report.ledger import Statement, state_of, statements
+from mahalens.report.level_table import levels_of
+from mahalens.report.networks import STUDIES
 from mahalens.report.numbers import MISSING, anything, number
-from mahalens.report.overview import STUDIES, about, overview, part_of
+from mahalens.report.overview import about, overview, part_of
 from mahalens.report.records import RunRecords
 from mahalens.report.sections import outcomes_of, results_of
 
@@ -36,11 +38,14 @@ def by_parts(records: RunRecords) -> dict[str, Any] | None:
         entries = [*part.summary["rows"], *part.summary["outcomes"]]
         outcomes = outcomes_of(part)
         lines = overview(part.summary, part_of(entries[0]) if entries else "")
+        levels = levels_of(part.summary) if records.study == "perturbation" else None
         published |= any(line.published != MISSING for line in lines)
+        published |= levels is not None and levels.published
         results.append(
             {
                 "title": part.title,
-                "lines": lines,
+                "lines": [] if levels else lines,
+                "levels": levels,
                 "metrics": results_of(part),
                 "outcomes": outcomes,
                 "ends": _ends(part),

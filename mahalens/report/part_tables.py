@@ -12,7 +12,8 @@ from rich.text import Text
 from mahalens.report.catalogue import model_label, models_in_order
 from mahalens.report.comparisons import comparisons
 from mahalens.report.endings import statuses_line, trials_line
-from mahalens.report.numbers import MISSING, duration, number
+from mahalens.report.level_table import levels_of, part_summary
+from mahalens.report.numbers import MISSING, duration, is_number, number
 from mahalens.report.overview import about, overview, part_of, parts_of
 
 _MANY = 4  # networks that can be named in one cell
@@ -27,7 +28,12 @@ def new_table(title: str, *lines: str) -> Table:
 
 
 def results_by_part(summary: Mapping[str, Any]) -> Table:
-    """Test accuracy and what else tells most, a line per network, part after part."""
+    """Test accuracy and what else tells most, a line per network, part after part.
+
+    Of a perturbation run, training accuracy by level.
+    """
+    if summary["study"] == "perturbation":
+        return _levels_by_part(summary)
     parts = {part: overview(summary, part) for part in parts_of(summary)}
     lines = [line for own in parts.values() for line in own]
     published = any(line.published != MISSING for line in lines)
@@ -50,6 +56,27 @@ def results_by_part(summary: Mapping[str, Any]) -> Table:
                 if line.dead_published != MISSING:
                     cells[3] += f" (published {line.dead_published})"
             table.add_row(Text(f"  {line.label}"), *(Text(cell) for cell in cells))
+    return table
+
+
+def _levels_by_part(summary: Mapping[str, Any]) -> Table:
+    """A line per level and a column per network, part after part."""
+    some = any(is_number(row.get("published")) for row in summary["rows"])
+    told = ["in brackets: the published mean"] if some else []
+    title = "Training accuracy (%) under perturbation: mean ± half-width of its 95 % interval"
+    parts = [part_summary(summary, part) for part in parts_of(summary)]
+    networks = list(dict.fromkeys(name for p in parts for name in levels_of(p).networks))
+    table = new_table(title, about(summary), *told)
+    table.add_column("perturbation", min_width=22)
+    for name in networks:
+        table.add_column(Text(name), justify="right")
+    for own in parts:
+        found = levels_of(own)
+        _section(table, part_of(own["rows"][0]) if own["rows"] else "")
+        for line in found.lines:
+            cells = dict(zip(found.networks, line.cells, strict=True))
+            given = (cells.get(name) for name in networks)
+            table.add_row(Text(f"  {line.label}"), *(Text(c.text if c else MISSING) for c in given))
     return table
 
 

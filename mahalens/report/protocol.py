@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mahalens.report.catalogue import model_label, models_in_order
+from mahalens.report.networks import STUDIES as NETWORK_STUDIES
 from mahalens.report.numbers import anything, duration, interval, is_number
 from mahalens.report.records import RunRecords
 
@@ -21,7 +22,7 @@ def protocol_of(records: RunRecords) -> list[tuple[str, str]]:
         if value is not None and value not in ("", [], ()):
             shown[name] = anything(value)
 
-    if records.study == "representation":
+    if records.study in NETWORK_STUDIES:
         return _of_networks(options, facts, config)
     if records.study == "ellipsoids":
         _leave_out_unused(options)
@@ -72,7 +73,7 @@ def _leave_out_unused(options: dict[str, Any]) -> None:
 def _of_networks(
     options: dict[str, Any], facts: dict[str, Any], config: dict[str, Any]
 ) -> list[tuple[str, str]]:
-    """What a run of the representation study was told, and what it was run on."""
+    """What a run of a study of networks was told, and what it was run on."""
     models = models_in_order(options.get("models", []), "representation")
     place = str(options.get("engine") or "")
     if place == "dask":
@@ -90,6 +91,7 @@ def _of_networks(
         "Pixels": options.get("pixels"),
         "Largest raw pixel": facts.get("largest_pixel"),
         f"Networks ({len(models)})": "; ".join(model_label(m, "representation") for m in models),
+        "Networks from": options.get("networks"),
         "Hidden units": options.get("hidden"),
         "Epochs": options.get("epochs"),
         "Learning rate": f"{rate:g}" if is_number(rate) else None,

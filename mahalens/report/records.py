@@ -31,6 +31,7 @@ T = TypeVar("T")
 _ALSO_NEEDED = {
     "gaussian": ("gaussian.json", "curves.csv", "plots.safetensors"),
     "representation": ("curves.csv", "plots.safetensors"),
+    "perturbation": ("plots.safetensors",),
 }
 _CURVE_COLUMNS = {
     "gaussian": ("epoch", "train_mse"),
@@ -38,7 +39,7 @@ _CURVE_COLUMNS = {
     "representation": ("epoch", "test_accuracy"),
 }
 # What tells the parts of a run apart in which every model was trained again.
-_PARTED_BY = {"representation": "pixels"}
+_PARTED_BY = {"representation": "pixels", "perturbation": "pixels"}
 
 
 @dataclass(frozen=True)

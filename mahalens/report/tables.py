@@ -19,6 +19,7 @@ from mahalens.report.catalogue import (
 )
 from mahalens.report.endings import statuses_line, trials_line
 from mahalens.report.ledger import Statement, state_of, statements
+from mahalens.report.networks import STUDIES
 from mahalens.report.numbers import (
     MISSING,
     anything,
@@ -27,7 +28,7 @@ from mahalens.report.numbers import (
     number,
     with_interval,
 )
-from mahalens.report.overview import STUDIES, about
+from mahalens.report.overview import about
 from mahalens.report.part_tables import (
     comparisons_table,
     new_table,

@@ -16,6 +16,7 @@ FIGURES = {
     "gaussian": ("hyperplanes", "loss", "metrics", "eigenvalues", "fit"),
     "ellipsoids": ("convergence", "ranks", "classification", "metrics"),
     "representation": ("accuracy", "learning", "outputs", "dead", "centres", "latent"),
+    "perturbation": ("levels", "places"),
 }
 """The figures of each study, in the order of the page; those without data are left out."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from mahalens.audit.perturbation import GRID_LEVELS
+from mahalens.stats import summarize
 from mahalens.studies.claims import judge
 from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import LEVELS, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
 from mahalens.studies.perturbation.claims import CLAIMS
 from mahalens.studies.perturbation.config import PerturbationConfig
-from mahalens.studies.perturbation.measured import Measured, gather, published_of
+from mahalens.studies.perturbation.measured import Floats, Measured, gather, published_of
 from mahalens.studies.perturbation.metrics import METRICS
 from mahalens.studies.perturbation.published import published_figure, published_levels
 from mahalens.studies.representation.config import PIXELS
@@ -143,16 +145,26 @@ def _level_rows(measured: list[Measured]) -> Iterator[list[Any]]:
 
 
 def _plots(measured: list[Measured], data: str) -> dict[str, Tensor]:
-    """Arrays behind the figures, under ``pixels/model/name``."""
+    """Arrays behind the figures, under ``pixels/model/name``: mean and interval [3, L] by level."""
     found = {}
     for one in measured:
         start = f"{one.pixels}/{one.model}"
         for name, values in one.accuracies.items():
             what, kind = name.split("/")
-            found[f"{start}/{kind}.{what}"] = torch.from_numpy(values)
+            if kind != "unperturbed":
+                found[f"{start}/{kind}.{what}"] = _bands(values)
         for kind, levels in GRID_LEVELS.items():
             found[f"{start}/{kind}.levels"] = torch.tensor(levels, dtype=torch.float64)
             known = published_levels(one.model, kind) if data == "mnist" else {}
             given = [known.get(level, float("nan")) for level in levels]
             found[f"{start}/{kind}.published"] = torch.tensor(given, dtype=torch.float64)
     return found
+
+
+def _bands(values: Floats) -> Tensor:
+    """Mean and ends of its 95 % interval at every level, from accuracies [T, L]."""
+    found = []
+    for summary in (summarize(values[:, place]) for place in range(values.shape[1])):
+        low, high = summary.ci95 or (math.nan, math.nan)
+        found.append([summary.mean, low, high])
+    return torch.tensor(found, dtype=torch.float64).T
