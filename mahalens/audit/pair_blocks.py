@@ -143,11 +143,11 @@ class BestPairs:
         if self._held > self._capacity:
             self._sort()
 
-    def sorted(self) -> list[tuple[int, int]]:
-        """The pairs, best first."""
+    def sorted(self) -> tuple[Tensor, Tensor]:
+        """The pairs (first [n], second [n]), best first."""
         self._sort()
         first = torch.div(self._codes, self._units, rounding_mode="floor")
-        return list(zip(first.tolist(), (self._codes % self._units).tolist(), strict=True))
+        return first, self._codes % self._units
 
     def _sort(self) -> None:
         values = torch.cat([self._values, *(value for value, _ in self._waiting)])

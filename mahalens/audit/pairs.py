@@ -7,7 +7,7 @@ duplicates and parallel units besides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ PARALLEL_LISTED = 10_000
 
 # Opposite pairs that are held at once. More are found in further rounds over what is left.
 _OPPOSITE_HELD = 2**22
+
+# Pairs that are turned into Python numbers at once.
+_LISTED = 2**16
 
 # Random directions that rows are told apart by before they are compared in full.
 _SHADOWS = 4
@@ -58,8 +61,7 @@ def mirrored_pairs(weight: Tensor, threshold: float = -0.999) -> list[tuple[int,
     first, second = torch.nonzero(torch.triu(opposite, diagonal=1), as_tuple=True)
     # The candidates come in order of (i, j); a stable sort keeps it among equal cosines.
     order = torch.argsort(cosine[first, second], stable=True)
-    candidates = list(zip(first[order].tolist(), second[order].tolist(), strict=True))
-    return _matched(candidates, directed.clone())
+    return _matched(first[order], second[order], directed.clone())
 
 
 def deduplicate(weight: Tensor, pairs: Iterable[tuple[int, int]]) -> Tensor:
@@ -149,7 +151,7 @@ def read_pairs(
             if first_round:
                 distinct = leads[first] & leads[second]
                 parallel.add(-cosines[distinct].abs(), first[distinct], second[distinct])
-        mirrored += _matched(opposite.sorted(), free)
+        mirrored += _matched(*opposite.sorted(), free)
         # All pairs that were let go are worse than those seen, so the greedy choice among the
         # units that are left goes on with them.
         if not opposite.dropped:
@@ -158,7 +160,7 @@ def read_pairs(
         first_round = False
 
     taken = set(mirrored)
-    others = [pair for pair in parallel.sorted() if pair not in taken]
+    others = [pair for pair in _listed(*parallel.sorted()) if pair not in taken]
     counted = sum(bool(leads[i] and leads[j]) for i, j in mirrored)
     listed = others[:PARALLEL_LISTED]
     return PairReading(
@@ -170,13 +172,19 @@ def read_pairs(
     )
 
 
-def _matched(candidates: list[tuple[int, int]], free: Tensor) -> list[tuple[int, int]]:
-    """The candidates, best first, whose units are both free; they are then no longer."""
+def _matched(first: Tensor, second: Tensor, free: Tensor) -> list[tuple[int, int]]:
+    """The pairs, best first, whose units are both free; they are then no longer."""
     available = free.tolist()
     pairs = []
-    for i, j in candidates:
+    for i, j in _listed(first, second):
         if available[i] and available[j]:
             available[i] = available[j] = False
             pairs.append((i, j))
     free.copy_(torch.tensor(available))
     return pairs
+
+
+def _listed(first: Tensor, second: Tensor) -> Iterator[tuple[int, int]]:
+    """The pairs as numbers, made in parts: millions of tuples at once would fill the memory."""
+    for i, j in zip(first.split(_LISTED), second.split(_LISTED), strict=True):
+        yield from zip(i.tolist(), j.tolist(), strict=True)

@@ -98,7 +98,7 @@ def test_planted_pairs_are_found_among_random_rows(draw_layer):
     assert set(range(300)) - set(reading.kept) == {250, 251, 252}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 400), st.floats(1e-3, 1e3), st.integers(0, 100), st.floats(-5, 5))
 def test_rounding_does_not_lose_scaled_copies(columns, factor, seed, log_bias):
     generator = torch.Generator().manual_seed(seed)
@@ -123,13 +123,13 @@ def test_a_hyperplane_a_little_further_is_no_duplicate():
 
 
 def test_a_layer_of_one_row_many_times_stays_small(monkeypatch):
-    monkeypatch.setattr(pairs, "_OPPOSITE_HELD", 20_000)
-    units = 600
+    monkeypatch.setattr(pairs, "_OPPOSITE_HELD", 5_000)
+    units = 300
     weight = torch.ones(units, 5)
     reading = read_pairs(weight, torch.ones(units), block=128)
     assert reading.duplicate == tuple((0, j) for j in range(1, units))
     assert (reading.mirrored, reading.parallel, reading.kept) == ((), (), (0,))
-    # Half of them turned round: 90,000 opposite pairs, all equal, taken in several rounds.
+    # Half of them turned round: 22,500 opposite pairs, all equal, taken in several rounds.
     weight[1::2] *= -1
     reading = read_pairs(weight, torch.arange(units).float(), block=128)
     assert list(reading.mirrored) == mirrored_pairs(weight)
@@ -212,7 +212,8 @@ def test_best_pairs_keep_the_least_values():
         best.add(
             torch.tensor(values, dtype=torch.float64), torch.tensor(first), torch.tensor(second)
         )
-    assert best.sorted() == [(2, 3), (0, 2), (0, 9)]
+    first, second = best.sorted()
+    assert (first.tolist(), second.tolist()) == ([2, 0, 0], [3, 2, 9])
     assert best.seen == 7
     assert best.dropped
 
