@@ -9,6 +9,7 @@ from mahalens.report.audit.marks import verdict_mark
 from mahalens.report.audit.units import rarest
 from mahalens.report.numbers import MISSING, is_number, number
 
+_LONGEST = 27  # characters of a name in a table
 _SETTINGS = {
     "tolerance": "Activity begins above",
     "rare": "Rarely active below (shares of the rows)",
@@ -57,8 +58,20 @@ def lead(record: AuditRecord) -> list[tuple[str, str]]:
     else:
         facts.append(("Classes", "none: the data has no labels"))
     units = sum(layer.units_count for layer in record.layers)
-    facts.append(("Read", f"{len(record.layers):,} layers, {units:,} units"))
+    layers = len(record.layers)
+    facts.append(("Read", f"{layers:,} layer{'' if layers == 1 else 's'}, {units:,} units"))
     return facts
+
+
+def short_name(name: str) -> str:
+    """The end of a long name, which tells the layers of one network apart.
+
+    >>> short_name("encoder.layers.0.attention.self.query")
+    '…ers.0.attention.self.query'
+    """
+    if not name:
+        return "(no name)"
+    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]
 
 
 def layer_row(place: int, layer: LayerRecord) -> dict[str, Any]:
@@ -69,6 +82,7 @@ def layer_row(place: int, layer: LayerRecord) -> dict[str, Any]:
     return {
         "place": place,
         "name": layer.name,
+        "shown": short_name(layer.name),
         "verdict": layer.verdict.word,
         "verdict_kind": kind,
         "symbol": symbol,

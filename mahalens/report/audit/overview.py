@@ -11,12 +11,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from mahalens.audit.record import AuditRecord
+from mahalens.report.audit.about import short_name
 from mahalens.report.audit.marks import VERDICTS, verdict_mark
 from mahalens.report.figures.style import GREY, INK, WIDTH, plain
 
 MOST = 60
 """Layers in the figure."""
-_LONGEST = 30
 
 
 def draw_overview(record: AuditRecord) -> Figure:
@@ -43,7 +43,7 @@ def draw_overview(record: AuditRecord) -> Figure:
             color=colour,
             fontsize=9,
         )
-    names = [_short(layer.name) + f"  ({layer.units_count:,})" for layer in layers]
+    names = [short_name(layer.name) + f"  ({layer.units_count:,})" for layer in layers]
     ax.set_yticks(np.arange(len(layers)), [plain(name) for name in names])
     ax.set(xlim=(-0.02, 1.02), ylim=(max(len(layers), 2) - 0.5, -0.5))
     ax.tick_params(axis="y", length=0)
@@ -70,8 +70,3 @@ def draw_overview(record: AuditRecord) -> Figure:
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _short(name: str) -> str:
-    """The end of a long name, which tells layers of one network apart."""
-    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]

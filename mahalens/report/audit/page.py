@@ -5,20 +5,26 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import io
 import os
 import re
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mahalens.audit.record import AuditRecord
 from mahalens.files import write_file
 from mahalens.report.audit import about
 from mahalens.report.audit.payload import as_script, page_data
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SCRIPTS = ("base", "charts", "tables", "strips", "node", "panels", "main")
 """The parts of the page's script in ``templates/audit``, in the order they are read."""
-DRAWN_LAYERS = 100
-"""Layers that get a figure of their own; a folder of thousands helps nobody."""
+DRAWN_LAYERS = 60
+"""Layers that get a figure of their own; each takes half a second to draw."""
+_DPI = 150
 _LAYER_FIGURE = re.compile(r"layer-\d+-[\w.-]*\.png")
 
 
@@ -39,7 +45,7 @@ def write_audit_report(record: AuditRecord, folder: str | os.PathLike[str]) -> P
     from mahalens.errors import InputError
     from mahalens.report.audit.overview import draw_overview
     from mahalens.report.audit.strips import draw_strips
-    from mahalens.report.figures.style import render, styled
+    from mahalens.report.figures.style import styled
 
     if not isinstance(record, AuditRecord):
         raise InputError(
@@ -50,11 +56,11 @@ def write_audit_report(record: AuditRecord, folder: str | os.PathLike[str]) -> P
     written = set()
     with styled():
         if record.layers:
-            write_file(place / "figures" / "overview.png", render(draw_overview(record))[0])
+            write_file(place / "figures" / "overview.png", as_png(draw_overview(record)))
             written.add("overview.png")
         for number, layer in enumerate(record.layers[:DRAWN_LAYERS], start=1):
             name = figure_name(number, layer.name)
-            write_file(place / "figures" / name, render(draw_strips(record, layer))[0])
+            write_file(place / "figures" / name, as_png(draw_strips(record, layer)))
             written.add(name)
     _remove_others(place / "figures", written)
     page = place / "report.html"
@@ -102,6 +108,13 @@ def page_script() -> str:
     folder = files("mahalens.report") / "templates" / "audit"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
+
+
+def as_png(figure: Figure) -> bytes:
+    """A figure as PNG, for there may be many: compressed quickly rather than well."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, pil_kwargs={"compress_level": 3})
+    return buffer.getvalue()
 
 
 def figure_name(number: int, layer: str) -> str:

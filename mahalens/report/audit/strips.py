@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from mahalens.audit.record import AuditRecord, LayerRecord
 from mahalens.report.audit.choice import nearness
 from mahalens.report.audit.compact import Floats, array
-from mahalens.report.audit.marks import class_mark
+from mahalens.report.audit.marks import COLOURS, SHAPES, class_mark
 from mahalens.report.audit.units import levels
 from mahalens.report.figures.style import GREY, INK, WIDTH, plain
 from mahalens.report.numbers import number
@@ -54,9 +54,9 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     ax.axvline(0, color=INK, lw=1.6, zorder=2)
     _draw_marks(ax, record, layer, order, places, reach)
     ax.set(xlim=(-1.04 * reach, 1.04 * reach), ylim=(max(len(order), 3) - 0.4, -0.6))
-    ax.set_yticks(rows, [f"unit {unit}" for unit in order], fontsize=7.5)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", visible=False)
+    ax.set_yticks([])  # names stand as texts, which are drawn far faster than ticks
+    for row, unit in enumerate(order):
+        _beside(ax, row, f"unit {unit}", left=True)
     ax.set_xlabel("distance from the hyperplane z = 0, in spreads (standard deviations) of z")
     _name_nearest(ax, record, layer, order, near)
     name = layer.name if len(layer.name) <= _LONGEST else layer.name[: _LONGEST - 1] + "…"
@@ -111,7 +111,6 @@ def _draw_marks(
 ) -> None:
     planes, classes = layer.hyperplanes, places.shape[1]
     by_class = layer.units.class_mean is not None
-    rows = np.arange(len(order))
     inside = np.clip(places, -reach, reach)
     nearest = np.full(len(order), -1 if by_class else 0)
     through = np.zeros(len(order), dtype=bool)
@@ -119,21 +118,25 @@ def _draw_marks(
         through = planes.through.numpy()[order]
         if planes.nearest is not None:
             nearest = planes.nearest.numpy()[order]
-    for label in range(classes):
-        colour, marker = class_mark(label, classes) if by_class else (INK, "o")
-        hit = through & (nearest == label)
+    # Beyond what marks can tell apart, all classes look the same and are drawn in one go.
+    alike = by_class and classes > len(COLOURS) * len(SHAPES)
+    hit = through[:, None] & (nearest[:, None] == np.arange(classes))
+    for labels in [list(range(classes))] if alike else [[label] for label in range(classes)]:
+        colour, marker = class_mark(labels[0], classes) if by_class else (INK, "o")
         for which, size, edge, width in ((~hit, 20, "white", 0.4), (hit, 52, INK, 1.3)):
-            ax.scatter(
-                inside[which, label],
-                rows[which],
-                s=size,
-                marker=marker,
-                color=colour,
-                edgecolors=edge,
-                linewidths=width,
-                zorder=5 if edge == INK else 3,
-                clip_on=False,
-            )
+            row, column = np.nonzero(which[:, labels])
+            if len(row):
+                ax.scatter(
+                    inside[:, labels][row, column],
+                    row,
+                    s=size,
+                    marker=marker,
+                    color=colour,
+                    edgecolors=edge,
+                    linewidths=width,
+                    zorder=5 if edge == INK else 3,
+                    clip_on=False,
+                )
 
 
 def _name_nearest(
@@ -151,16 +154,24 @@ def _name_nearest(
             if np.isfinite(near[unit]):
                 text = f"{'through' if strong else 'nearest'} {name}, {number(near[unit], 2)}"
         text = "dead" if unit in dead else text
-        ax.text(
-            1.015,
-            row,
-            plain(text),
-            transform=ax.get_yaxis_transform(),
-            fontsize=7.5,
-            va="center",
-            color=INK if strong else GREY,
-            fontweight="bold" if strong else "normal",
-        )
+        _beside(ax, row, text, color=INK if strong else GREY, bold=strong)
+
+
+def _beside(
+    ax: Axes, row: int, text: str, left: bool = False, color: str = INK, bold: bool = False
+) -> None:
+    ax.text(
+        -0.01 if left else 1.015,
+        row,
+        text,
+        transform=ax.get_yaxis_transform(),
+        fontsize=7.5,
+        ha="right" if left else "left",
+        va="center",
+        color=color,
+        fontweight="bold" if bold else "normal",
+        parse_math=False,
+    )
 
 
 def _legend(figure: Figure, record: AuditRecord, layer: LayerRecord) -> None:

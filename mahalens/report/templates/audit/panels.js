@@ -24,10 +24,11 @@ function whiteningPanel(layer, holder) {
   const draw = () => {
     if (!all.length) { picture.replaceChildren(element('p', {}, 'No eigenvalue is above zero.')); return; }
     const values = all.map(([, v]) => v);
-    const high = Math.max(...values);
-    // Rounding leaves eigenvalues that mean nothing; ten decades are enough.
-    const low = Math.max(Math.min(...values), high * 1e-10);
-    const seen = (points) => points.filter(([, value]) => value >= low);
+    const middles = [found.spectrum[0]?.[1], found.recovered[found.recovered.length >> 1]?.[1]].filter(known);
+    // Rounding leaves eigenvalues that mean nothing; they shall not set the scale.
+    const high = Math.min(Math.max(...values), 1e3 * Math.max(...middles));
+    const low = Math.max(Math.min(...values), 1e-7 * Math.min(...middles));
+    const seen = (points) => points.filter(([, value]) => value >= low && value <= high);
     const last = Math.max(2, ...all.map(([place]) => place));
     picture.replaceChildren(chart({
       width: Math.max(260, picture.clientWidth), height: 250, title: 'Spectrum of the input against the spectrum recovered from the weights',

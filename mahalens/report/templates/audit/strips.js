@@ -100,7 +100,7 @@ function strip(layer, place, index, scale, lit) {
   row.append(...hits);
   const strong = columns.through?.[place] === 1;
   let text = dead ? 'dead' : '';
-  if (!dead && known(columns.near[place])) text = `${nearest !== null && nearest >= 0 ? cut(className(nearest), scale.narrow ? 6 : 14) : 'mean'} · ${number(columns.near[place], 2)}`;
+  if (!dead && known(columns.near[place])) text = `${nearest !== null && nearest >= 0 ? cut(className(nearest), scale.narrow ? 6 : 14) : 'mean'} · ${columns.near[place] < 0.01 ? '< 0.01' : number(columns.near[place], 2)}`;
   row.append(drawn('text', { class: strong && !dead ? 'strong' : 'soft', x: right + 12, y: middle + 4 }, text));
   return row;
 }
@@ -127,7 +127,7 @@ function strips(layer, places, width, lit) {
   for (const value of ticks(-reach, reach, narrow ? 5 : 9)) {
     body.append(
       drawn('line', { class: 'axis', x1: across(value), x2: across(value), y1: 0, y2: bottom + 4 }),
-      drawn('text', { class: 'soft', x: across(value), y: bottom + 18, 'text-anchor': 'middle' }, signed(value, 2)),
+      drawn('text', { class: 'soft', x: across(value), y: bottom + 18, 'text-anchor': 'middle' }, (value > 0 ? '+' : '') + String(value).replace('-', '−')),
     );
   }
   body.append(drawn('text', { class: 'soft', x: (left + right) / 2, y: bottom + 36, 'text-anchor': 'middle' }, narrow ? 'distance, in spreads of z' : 'distance from the hyperplane, in spreads (standard deviations) of the node’s z'));
@@ -143,6 +143,10 @@ function stripPicture(layer, open) {
 
   function draw() {
     const width = Math.max(280, holder.clientWidth);
+    if (!layer.columns.std.some((spread) => spread > 0)) {
+      holder.replaceChildren(element('p', {}, 'There is nothing to draw: no node of this layer varies over the data.'));
+      return;
+    }
     holder.replaceChildren(strips(layer, rows.slice(state.page * STRIPS, (state.page + 1) * STRIPS), width, state.lit));
     pages(byId('picture-pages'), rows.length, STRIPS, state.page, (page) => { state.page = page; draw(); });
   }

@@ -97,10 +97,10 @@ function unitTable(layer, open) {
       `class-${label}`, `passes through ${cut(name, 40)}`, (p) => columns.through[p] === 1 && columns.nearest[p] === label,
     ]));
   }
-  const shown = UNIT_COLUMNS.filter(([, key]) => columns[key]);
+  const shown = UNIT_COLUMNS.filter(([, key]) => columns[key]?.some((value) => value !== null));
   const table = byId('unit-table');
   const state = { filter: 'all', order: places, page: 0 };
-  const size = 50;
+  const size = 25;
   const head = element('tr');
   for (const [label, key, , told] of shown) {
     const heading = element('th', { scope: 'col', 'aria-sort': 'none', class: key === 'flags' || key === 'nearest' ? 'text' : null });

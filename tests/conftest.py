@@ -1,0 +1,30 @@
+"""Says at the end of a run, so that nobody misses it, if pages were not tried in a browser."""
+
+import pytest
+
+BROWSER_TESTS = "test_audit_browser.py"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter):
+    # Outermost, so that it stands below the short summary.
+    result = yield
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if BROWSER_TESTS in report.nodeid
+    ]
+    if skipped:
+        reason = skipped[0].longrepr[2].removeprefix("Skipped: ")
+        terminalreporter.write_line("")
+        terminalreporter.write_sep("!", "BROWSER TESTS WERE SKIPPED", red=True, bold=True)
+        terminalreporter.write_line(
+            f"BROWSER TESTS WERE SKIPPED ({len(skipped)}): {reason}", red=True, bold=True
+        )
+        terminalreporter.write_line(
+            "The pages of audits were NOT tried in a real browser. Set MAHALENS_BROWSER=required "
+            "to make that a failure.",
+            red=True,
+        )
+        terminalreporter.write_sep("!", red=True, bold=True)
+    return result
