@@ -93,6 +93,8 @@ class Paths:
             if len(users) != 1:
                 return f"{len(users)} parts of the network read the output of {before.name}"
             node = users[0]
+            if node.op == "output":
+                return "it is part of the model's own output"
             if node.all_input_nodes.count(before) != 1 or node.args[:1] != (before,):
                 return f"{node.name} reads it in a way that is not known"
             if node.op == "call_module" and node.target == reader:
@@ -113,8 +115,6 @@ class Paths:
         """Take one step, and say what is wrong with it if it cannot be taken."""
         if node.op == "call_module":
             return self._module_step(str(node.target), path)
-        if node.op not in ("call_function", "call_method"):
-            return "it is part of the model's own output"
         name = name_of(node.target) if callable(node.target) else str(node.target).strip("_")
         alone = len(node.all_input_nodes) == 1
         if name in ("view", "reshape"):

@@ -158,7 +158,8 @@ def centre(model, name, x):
     handle = layer.register_forward_hook(lambda module, args, output: seen.append(output))
     with torch.no_grad():
         model(x)
-        layer.bias -= seen[0].transpose(0, 1).flatten(1).median(1).values
+        units = -1 if isinstance(layer, nn.Linear) else 1
+        layer.bias -= seen[0].movedim(units, 0).flatten(1).median(1).values
     handle.remove()
 
 
