@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LONGEST = 600.0
 """Seconds that perturbations may take without being asked for."""
+WIDEST = 160
+"""Columns of a table of layers, where the terminal has fewer."""
 
 
 @click.command()
@@ -146,7 +148,7 @@ def _audited(
         image=samples.image,
         source=samples.source,
         name=loaded.name,
-        progress=_progress(display, len(x)),
+        progress=_progress(display, len(x), _passes(loaded)),
         **{name: value for name, value in settings.items() if value is not None},
     )
     return msgspec.structs.replace(record, notes=(*notes, *record.notes))
@@ -159,22 +161,27 @@ def _perturb(
     if wish is not None or samples.y is None:
         return bool(wish), []
     from mahalens.audit.model_files.fitting import scores_and_seconds
-    from mahalens.audit.perturbation import TABLE_LEVELS
 
     scores, seconds = scores_and_seconds(loaded, samples.x, samples.shape, batch_size)
     if scores < len(samples.classes):
         return False, [
             "the outputs are no scores of the classes, so that perturbations are left out"
         ]
-    matrices = sum(parameter.ndim > 1 for parameter in loaded.module.parameters())
-    passes = matrices * sum(map(len, TABLE_LEVELS.values()))
-    expected = passes * seconds * len(samples.x)
+    expected = _passes(loaded) * seconds * len(samples.x)
     if expected > LONGEST:
         return False, [
             f"perturbations would take about {minutes(expected)} and are left out; ask for them "
             f"with --perturb, perhaps with a --limit"
         ]
     return True, []
+
+
+def _passes(loaded: LoadedModel) -> int:
+    """About how often perturbing all layers runs the model."""
+    from mahalens.audit.perturbation import TABLE_LEVELS
+
+    matrices = sum(parameter.ndim > 1 for parameter in loaded.module.parameters())
+    return max(1, matrices) * sum(map(len, TABLE_LEVELS.values()))
 
 
 class _Stage:
@@ -189,23 +196,26 @@ class _Stage:
         return self.done, self.total, self.unit
 
 
-def _progress(display: Display, samples: int) -> Callable[[str, int], None]:
+def _progress(display: Display, samples: int, passes: int) -> Callable[[str, int], None]:
     """What :func:`mahalens.audit` calls: a bar or lines for each part of it."""
-    from mahalens.audit.perturbation import TABLE_LEVELS
-
-    levels = sum(map(len, TABLE_LEVELS.values()))
     stages: dict[str, tuple[_Stage, Callable[[Any], None]]] = {}
 
     def show(what: str, done: int) -> None:
-        if what == "judging":  # takes a moment
+        if what == "judging":  # takes a moment, and comes last
+            for stage, update in stages.values():
+                stage.done = stage.total
+                update(stage)
+            stages.clear()
             return
-        by_level = what.startswith("perturbing")
-        if what not in stages:
-            stage = _Stage(levels, "levels") if by_level else _Stage(samples, "samples")
-            stages[what] = (stage, display.stage(what))
-            stages[what][1](stage)
-        stage, update = stages[what]
-        stage.done = stage.done + 1 if by_level else done
+        name = what.partition(" ")[0]
+        if name not in stages:
+            perturbs = name == "perturbing"
+            stage = _Stage(passes if perturbs else samples, "passes" if perturbs else "samples")
+            stages[name] = (stage, display.stage(name))
+            stages[name][1](stage)
+        stage, update = stages[name]
+        # How many layers are perturbed is a guess until the end.
+        stage.done = min(stage.done + 1, stage.total - 1) if name == "perturbing" else done
         update(stage)
 
     return show
@@ -216,8 +226,9 @@ def _print(record: AuditRecord) -> None:
 
     from mahalens.report.audit_tables import layers_table
 
-    console = Console(highlight=False)
+    console, table = Console(highlight=False), layers_table(record)
     # On a narrow terminal lines wrap, rather than columns fold into single letters.
-    console.width = max(console.width, 110)
-    console.print(layers_table(record))
+    widest = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+    console.width = max(console.width, widest)
+    console.print(table)
     console.print(record.verdict, markup=False, soft_wrap=True)
