@@ -41,38 +41,33 @@ def collect_examples(
     wanted = _by_rank(layers)
     if not wanted:
         return None
-    kept: dict[int, Tensor] = {}
-    labels: dict[int, int] = {}
-    chosen: set[int] | None = None
+    chosen = torch.tensor(wanted)
+    numbers, samples, labels = [], [], []
     limit = 0
     for batch in batches:
         x = batch.first
-        if chosen is None:
-            each = x[0].numel() * x.element_size()
-            limit = max(1, _MOST_BYTES // max(1, each))
-            chosen = set(wanted[:limit])
-        here = [
-            number for number in range(batch.start, batch.start + batch.size) if number in chosen
-        ]
-        if not here:
+        if not limit:
+            limit = max(1, _MOST_BYTES // max(1, x[0].numel() * x.element_size()))
+            chosen = chosen[:limit].sort().values
+        first, last = torch.searchsorted(chosen, torch.tensor([batch.start, batch.start + len(x)]))
+        if first == last:
             continue
-        of_class = classes.peek(batch)
-        for number in here:
-            kept[number] = x[number - batch.start].detach().to("cpu").clone()
-            if of_class is not None:
-                labels[number] = int(of_class[number - batch.start])
-    numbers = sorted(kept)
-    if not numbers or len({tuple(kept[number].shape) for number in numbers}) > 1:
+        here = chosen[first:last] - batch.start
+        numbers.append(here + batch.start)
+        samples.append(x[here.to(x.device)].detach().to("cpu"))
+        if (of_class := classes.peek(batch)) is not None:
+            labels.append(of_class[here])
+    if not samples or len({tuple(part.shape[1:]) for part in samples}) > 1:
         return None
-    samples = torch.stack([kept[number] for number in numbers])
     notes = ()
     if len(wanted) > limit:
         notes = (f"{limit} of the {len(wanted)} samples that prototypes refer to are kept",)
+    found = torch.cat(samples)
     return Examples(
-        samples if samples.dtype.is_floating_point else samples.contiguous(),
-        torch.tensor(numbers),
-        torch.tensor([labels[number] for number in numbers]) if labels else None,
-        image or _image_shape(samples),
+        found,
+        torch.cat(numbers),
+        torch.cat(labels) if labels else None,
+        image or _image_shape(found),
         notes,
     )
 

@@ -74,7 +74,7 @@ def activation_range(gatherer: LayerGatherer) -> tuple[Tensor, Tensor]:
     Both are values of the activation at the ends of z's range, or, for one that is not monotone,
     at the kept rows too; an even one is least where z is nearest 0.
     """
-    least, greatest = gatherer.moments.least, gatherer.moments.greatest
+    least, greatest = gatherer.least, gatherer.greatest
     apply = gatherer.site.apply
     if apply is None:
         return least, greatest

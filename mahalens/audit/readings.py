@@ -71,7 +71,7 @@ class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True):
     chance: Tensor
     """How often it would if it were moved along its normal to the row of a random sample [K]."""
     positive: Tensor
-    """Share of the rows with z > 0 [K]; the rest lies on the other side or on the plane."""
+    """Share of the rows with z > tolerance [K]; the rest is on the other side or on the plane."""
 
 
 class PairReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Two units are parallel or mirrored beyond this cosine."""
     quantiles: tuple[float, ...] = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
     bins: int = 40
-    rows_kept: int = 8192
+    rows_kept: int = 4096
     """Rows drawn at random from all, for quantiles and histograms (all, if there are fewer)."""
     patches: int = 16
     """Positions per sample drawn at random for the covariance of a convolution's patches."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+Place = Callable[[Tensor, Tensor], Tensor]
 
 
 class Smallest:
     """For each unit the samples with the smallest keys, each sample at most once.
 
-    A sample stands with the best of its positions. Nothing is sorted for units that a batch does
-    not change, so that later batches cost little more than one comparison.
+    Which of several samples with equal keys are kept is not said. Nothing is sorted for units
+    that a batch does not change, so that later batches cost little more than one comparison.
     """
 
     def __init__(self, units: int, count: int) -> None:
@@ -18,29 +22,30 @@ class Smallest:
         self.samples = torch.full((count, units), -1, dtype=torch.int64)
         self.positions = torch.full((count, units), -1, dtype=torch.int64)
 
-    def add(self, keys: Tensor, start: int) -> None:
-        """Take in keys [B, P, K] of samples numbered from ``start`` on."""
-        if keys.shape[1] == 1:
-            best, place = keys[:, 0], None
-            changed = (best.amin(0) < self.keys[-1]).nonzero()[:, 0]
-        else:
-            best, place = keys.min(dim=1)
-            changed = (best.amin(0) < self.keys[-1]).nonzero()[:, 0]
+    def add(self, keys: Tensor, start: int, place: Place | None = None) -> None:
+        """Take in keys [B, K] of samples numbered from ``start`` on.
+
+        ``place(samples, units)`` says at which position of a sample its key was found; without it
+        a sample has one position only.
+        """
+        changed = (keys.amin(0) < self.keys[-1]).nonzero()[:, 0]
         if not len(changed):
             return
         count = len(self.keys)
-        whole = len(changed) == keys.shape[2]
-        column = slice(None) if whole else changed
-        candidates = best[:, column]
-        taken = min(count, len(candidates))
-        found, rows = candidates.topk(taken, dim=0, largest=False)
-        where = torch.zeros_like(rows) if place is None else place[:, column].gather(0, rows)
+        column = slice(None) if len(changed) == keys.shape[1] else changed
+        candidates = keys[:, column]
+        found, rows = candidates.topk(min(count, len(candidates)), dim=0, largest=False)
         together = torch.cat([self.keys[:, column], found.to(self.keys.dtype)])
-        keep = together.sort(dim=0, stable=True)
-        order = keep.indices[:count]
-        self.keys[:, column] = keep.values[:count]
-        for mine, new in ((self.samples, rows + start), (self.positions, where)):
-            mine[:, column] = torch.cat([mine[:, column], new]).gather(0, order)
+        self.keys[:, column], order = together.topk(count, dim=0, largest=False)
+        where = torch.zeros_like(rows)
+        if place is not None:
+            # Only those that are kept are looked up.
+            new = torch.zeros(len(together), len(changed), dtype=torch.bool)
+            new.scatter_(0, order, True)
+            kept, of = new[count:].nonzero(as_tuple=True)
+            where[kept, of] = place(rows[kept, of], changed[of])
+        for mine, fresh in ((self.samples, rows + start), (self.positions, where)):
+            mine[:, column] = torch.cat([mine[:, column], fresh]).gather(0, order)
 
     def found(self) -> tuple[Tensor, Tensor, Tensor]:
         """Samples, positions and keys [K, count], the smallest first; -1, -1 and inf if fewer."""
@@ -77,10 +82,9 @@ class KeptRows:
         places = (drawn * numbers).long()
         chosen = (places < self._count).nonzero()[:, 0]
         # Of several for one place the last stays: as if they had come one after the other.
-        last = {int(place): int(row) for row, place in zip(chosen, places[chosen], strict=True)}
+        last = dict(zip(places[chosen].tolist(), chosen.tolist(), strict=True))
         if last:
-            where = torch.tensor(list(last))
-            taken = torch.tensor(list(last.values()))
+            where, taken = torch.tensor(list(last)), torch.tensor(list(last.values()))
             self._rows[where] = rows[taken]
             self._labels[where] = given[taken]
         self.seen += len(rows)

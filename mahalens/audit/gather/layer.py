@@ -9,15 +9,17 @@ from torch import Tensor
 
 from mahalens.audit.gather.extremes import KeptRows, Smallest
 from mahalens.audit.gather.input_rows import Covariance, rows_fed
-from mahalens.audit.gather.moments import ActivitySums, MomentSums
+from mahalens.audit.gather.moments import ActivitySums, Members, MomentSums
 from mahalens.audit.record import Settings
 from mahalens.audit.watch.functions import EVEN, FLAT_BEYOND
-from mahalens.audit.watch.survey import Activation, Site
+from mahalens.audit.watch.site import Activation, Site
 from mahalens.audit.watch.trace import Use
 
 _KEPT_VALUES = 2**21
 """Values that a layer keeps of its rows at most: 8 MB in float32."""
 _FEWEST_KEPT = 512
+_BLOCK = 2**17
+"""Values that are summed up at a time: half a megabyte in float32."""
 
 
 class LayerGatherer:
@@ -32,10 +34,15 @@ class LayerGatherer:
         units = site.units
         self.site = site
         self.settings = settings
-        self.notes: list[str] = []
+        self.notes: list[str] = list(site.notes)
         self.samples = 0
         """Samples seen so far."""
+        self.by_sample = True
+        """Whether it is known which sample every row belongs to."""
+        self._start, self._call = -1, 0
         self.moments = MomentSums(units)
+        self.least = torch.full((units,), math.inf, dtype=torch.float64)
+        self.greatest = torch.full((units,), -math.inf, dtype=torch.float64)
         self.activity = ActivitySums(units)
         self.near = Smallest(units, settings.prototypes)
         self.strong = Smallest(units, settings.prototypes)
@@ -45,8 +52,7 @@ class LayerGatherer:
         self.faulty = torch.zeros(units, dtype=torch.bool)
         """Units that gave NaN or infinite values."""
         self._generator = torch.Generator().manual_seed(seed + 1)
-        self._scale = None if site.scale is None else site.scale.float()
-        self._shift = None if site.shift is None else site.shift.float()
+        self._scale, self._shift = site.scale, site.shift
         self.inputs: Covariance | None = None
         self.outputs: Covariance | None = None
         width = site.weight.shape[1]
@@ -64,11 +70,13 @@ class LayerGatherer:
     def see(self, use: Use, labels: Tensor | None, start: int, samples: int) -> None:
         """Take in one use of the layer on a batch of ``samples`` samples."""
         self.samples = max(self.samples, start + samples)
-        z = rows_by_sample(self.site, use.output, samples)
+        if not use.output.numel() or (start and not self.site.varies):
+            return  # one batch says all about what is the same for all samples
+        call = self._call = self._call + 1 if start == self._start else 0
+        self._start = start
+        z = rows_by_sample(self.site, use.output, samples, call)
         if z is None:
-            # Fed something that is the same for all samples: one batch says all.
-            if start:
-                return
+            self._without_samples()
             z = _channels_last(self.site, use.output).reshape(1, -1, self.site.units)
             labels = None
         if self.inputs is not None:
@@ -76,61 +84,104 @@ class LayerGatherer:
             self.inputs.add(fed.to("cpu"))
         self.take(z, labels, start)
 
+    def _without_samples(self) -> None:
+        """From here on rows belong to no sample that could be named, and so to no class."""
+        if self.by_sample:
+            self.by_sample = False
+            why = "come from some of the samples only" if self.site.varies else "are always the same"
+            self.notes.append(f"its rows {why}, so that there are no classes and no prototypes")
+
     def take(self, output: Tensor, labels: Tensor | None, start: int) -> None:
         """Take in outputs of the layer itself [B, P, K], before what is folded in."""
-        z = output.detach().to("cpu")
-        z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        if self._scale is not None:
-            z = z * self._scale.to(z.dtype)
-        if self._shift is not None:
-            z = z + self._shift.to(z.dtype)
-        if not math.isfinite(float(z.sum())) and not bool(z.isfinite().all()):
+        z = self._folded(output.detach().to("cpu").contiguous())
+        samples, positions, units = z.shape
+        lows, highs = torch.aminmax(z, dim=1) if positions > 1 else (z[:, 0], z[:, 0])
+        if not math.isfinite(float(lows.sum() + highs.sum())) and not bool(z.isfinite().all()):
             self.faulty |= (~z.isfinite()).flatten(0, 1).any(0)
             z = torch.nan_to_num(z, nan=0.0, posinf=0.0, neginf=0.0)
-        samples, positions, units = z.shape
-        size = z.abs()
-        activation = self.site.activation
-        active = active_rows(z, size, activation, self.site.apply, self.settings.tolerance)
-        low, high = FLAT_BEYOND.get(activation, (-math.inf, math.inf))
-        bounded = activation in FLAT_BEYOND
-        flat = ((z < low) | (z > high)) if bounded else None
-        self.moments.add(z, labels)
-        self.activity.add(z, active, flat, labels, start)
-        self.near.add(size, start)
-        self.strong.add(-size if activation in EVEN else -z, start)
-        rows = z.reshape(-1, units)
+            lows, highs = torch.aminmax(z, dim=1)
+        self.least = torch.minimum(self.least, lows.amin(0))
+        self.greatest = torch.maximum(self.greatest, highs.amax(0))
+        if self.by_sample:
+            self._prototypes(z, lows, highs, start)
+        # In blocks that stay in the cache, as the rows are gone through several times.
+        size = max(1, _BLOCK // (positions * units))
+        for first in range(0, samples, size):
+            block = z[first : first + size]
+            own = None if labels is None else labels[first : first + size]
+            self._sum_up(block, own, start + first)
+        rows = z.view(-1, units)
         repeated = None if labels is None else labels.repeat_interleave(positions)
         self.kept.add(rows, repeated)
         if self.outputs is not None:
-            take = torch.randperm(len(rows), generator=self._generator)
             several = samples * self.settings.patches
-            self.outputs.add(rows if len(rows) <= several else rows[take[:several]])
+            chosen = torch.randint(len(rows), (several,), generator=self._generator)
+            self.outputs.add(rows if len(rows) <= several else rows[chosen])
+
+    def _folded(self, z: Tensor) -> Tensor:
+        z = z if z.dtype in (torch.float32, torch.float64) else z.float()
+        if self._scale is None or self._shift is None:
+            return z
+        return torch.addcmul(self._shift.to(z.dtype), z, self._scale.to(z.dtype))
+
+    def _sum_up(self, z: Tensor, labels: Tensor | None, start: int) -> None:
+        """Add a block [B, P, K] to the sums."""
+        positions = z.shape[1]
+        repeated = labels
+        if labels is not None and positions > 1:
+            repeated = labels.repeat_interleave(positions)
+        rows = z.view(-1, z.shape[2])
+        members = Members(repeated, len(rows), z.dtype)
+        self.moments.add(rows, members)
+        site, tolerance = self.site, self.settings.tolerance
+        active = active_rows(rows, site.activation, site.apply, tolerance)
+        positive = None if site.activation == "relu" else rows > tolerance
+        flat = None
+        if site.activation in FLAT_BEYOND:
+            low, high = FLAT_BEYOND[site.activation]
+            flat = (rows < low) | (rows > high)
+        silent = self.activity.add(active, positive, flat, members)
+        if bool(silent.any()):
+            self.activity.note_silent(silent.nonzero()[:, 0] // positions + start)
+
+    def _prototypes(self, z: Tensor, lows: Tensor, highs: Tensor, start: int) -> None:
+        """Keep the samples nearest the zero set, and the most active ones."""
+        several = z.shape[1] > 1
+        even = self.site.activation in EVEN
+        size = torch.linalg.vector_norm(z, ord=-math.inf, dim=1) if several else z[:, 0].abs()
+
+        def nearest(samples: Tensor, units: Tensor) -> Tensor:
+            return z[samples, :, units].abs().argmin(1)
+
+        def strongest(samples: Tensor, units: Tensor) -> Tensor:
+            values = z[samples, :, units]
+            return (values.abs() if even else values).argmax(1)
+
+        self.near.add(size, start, nearest if several else None)
+        strength = torch.maximum(lows.abs(), highs.abs()) if even else highs
+        self.strong.add(-strength, start, strongest if several else None)
 
 
-def active_rows(
-    z: Tensor, size: Tensor, activation: str, apply: Activation | None, tolerance: float
-) -> Tensor:
-    """Where ``|f(z)| > tolerance``; of an unknown f, where ``|z|`` is."""
+def active_rows(z: Tensor, activation: str, apply: Activation | None, tolerance: float) -> Tensor:
+    """Where ``|f(z)| > tolerance`` [n, K]; of an unknown f, where ``|z|`` is."""
     if activation == "relu":
         return z > tolerance
-    if activation in ("abs", "none") or apply is None:
-        return size > tolerance
-    shaped = apply(z.reshape(-1, z.shape[-1])).reshape(z.shape)
-    return shaped.abs() > tolerance
+    values = z if activation in ("abs", "none") or apply is None else apply(z)
+    return values.abs() > tolerance
 
 
-def rows_by_sample(site: Site, output: Tensor, samples: int) -> Tensor | None:
+def rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> Tensor | None:
     """The output as [B, P, K] with P rows of each of the B samples; None if it has no samples."""
     values = _channels_last(site, output)
-    axis = site.batch_axis
-    if axis is None:
+    axis, sample_major = site.layout(call)
+    if axis is None or axis >= values.ndim - 1 + site.convolution:
         return None
     if site.convolution and axis > 0:
         axis -= 1  # the channels, which stood before, have moved behind
     if values.shape[axis] % samples:
         return None
     values = values.movedim(axis, 0)
-    if not site.sample_major:
+    if not sample_major:
         values = values.unflatten(0, (-1, samples)).movedim(1, 0)
     return values.reshape(samples, -1, site.units)
 

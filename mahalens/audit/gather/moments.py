@@ -7,6 +7,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_BY_PRODUCT = 64
+"""Classes up to which sums by class are a product with a matrix of memberships."""
+
+
+class Members:
+    """The class of each row of a block, ready to add rows up by class."""
+
+    def __init__(self, labels: Tensor | None, rows: int, dtype: torch.dtype) -> None:
+        self.labels = labels
+        self.rows = rows
+        self.dtype = dtype
+        self.classes = 1 if labels is None else int(labels.max()) + 1
+        self._matrix: Tensor | None = None
+        if self.classes <= _BY_PRODUCT:
+            if labels is None:
+                self._matrix = torch.ones(1, rows, dtype=dtype)
+            else:
+                own = labels == torch.arange(self.classes)[:, None]
+                self._matrix = own.to(dtype)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of the rows of ``values`` [n, V] by class, float64 [C, V]."""
+        if self._matrix is not None:
+            return (self._matrix @ values).double()
+        assert self.labels is not None
+        sums = torch.zeros(self.classes, values.shape[1], dtype=values.dtype)
+        return sums.index_add_(0, self.labels, values).double()
+
+    def counts(self) -> Tensor:
+        """Rows of each class, float64 [C]."""
+        if self.labels is None:
+            return torch.tensor([self.rows], dtype=torch.float64)
+        return torch.bincount(self.labels).double()
+
 
 @dataclass
 class Moments:
@@ -19,7 +53,7 @@ class Moments:
 
 
 class MomentSums:
-    """Sums of powers of z about the mean of the first batch, so that little cancels.
+    """Sums of powers of z about the mean of the first rows, so that little cancels.
 
     With ``d = z - c``: ``m₁ = Σd/n``, ``σ² = Σd²/n - m₁²`` and
     ``skewness = (Σd³/n - 3 m₁ Σd²/n + 2 m₁³) / σ³``.
@@ -29,36 +63,26 @@ class MomentSums:
         self.centre: Tensor | None = None
         self.powers = torch.zeros(1, 3, units, dtype=torch.float64)
         self.rows = torch.zeros(1, dtype=torch.float64)
-        self.least = torch.full((units,), torch.inf, dtype=torch.float64)
-        self.greatest = torch.full((units,), -torch.inf, dtype=torch.float64)
 
-    def add(self, z: Tensor, labels: Tensor | None) -> None:
-        """Take in rows z [B, P, K] of B samples, with a label each [B] if there are classes."""
-        samples, positions, units = z.shape
+    def add(self, z: Tensor, members: Members) -> None:
+        """Take in rows z [n, K]."""
         if self.centre is None:
-            self.centre = z.mean(dim=(0, 1))
-        flat = z.reshape(-1, units)
-        low, high = torch.aminmax(flat, dim=0)
-        self.least = torch.minimum(self.least, low)
-        self.greatest = torch.maximum(self.greatest, high)
-        d = flat - self.centre
-        square = d * d
-        sums = torch.empty(samples, 3, units, dtype=z.dtype)
-        for power, values in enumerate((d, square, square * d)):
-            if positions == 1:
-                sums[:, power] = values
-            else:
-                torch.sum(values.view(samples, positions, units), dim=1, out=sums[:, power])
-        groups = add_by_class(sums.view(samples, -1), labels).view(-1, 3, units)
-        self.powers = _grown(self.powers, len(groups))
-        self.powers[: len(groups)] += groups
-        counts = _counts(labels, samples) * positions
-        self.rows = _grown(self.rows, len(counts))
-        self.rows[: len(counts)] += counts
+            self.centre = z.mean(0)
+        self.powers = grown(self.powers, members.classes)
+        self.rows = grown(self.rows, members.classes)
+        d = z - self.centre
+        power = d
+        for number in range(3):
+            if number == 1:
+                power = d * d
+            elif number == 2:
+                power.mul_(d)
+            self.powers[: members.classes, number] += members.sums(power)
+        self.rows[: members.classes] += members.counts()
 
     def by_class(self, classes: int) -> Moments:
         """Moments within each class [C, K]."""
-        return self._moments(_grown(self.powers, classes), _grown(self.rows, classes))
+        return self._moments(grown(self.powers, classes), grown(self.rows, classes))
 
     def overall(self) -> Moments:
         """Moments over all rows [K]."""
@@ -89,52 +113,34 @@ class ActivitySums:
         self._shown = shown
 
     def add(
-        self, z: Tensor, active: Tensor, flat: Tensor | None, labels: Tensor | None, start: int
-    ) -> None:
-        """Take in rows z [B, P, K] and which of them are ``active`` and ``flat`` [B, P, K]."""
-        samples, positions, units = z.shape
-        counts = count_true(active) if positions > 1 else active.view(samples, units).float()
-        groups = add_by_class(counts, labels)
-        self.active = _grown(self.active, len(groups))
-        self.active[: len(groups)] += groups
-        self.positive += count_true((z > 0).view(1, -1, units))[0]
+        self, active: Tensor, positive: Tensor | None, flat: Tensor | None, members: Members
+    ) -> Tensor:
+        """Take in which rows [n, K] are active, positive (None: the active ones) and flat.
+
+        Returns which rows no unit is active on [n].
+        """
+        by_class = members.sums(active.to(members.dtype))
+        self.active = grown(self.active, len(by_class))
+        self.active[: len(by_class)] += by_class
+        self.positive += by_class.sum(0) if positive is None else positive.sum(0)
         if flat is not None:
-            self.flat += count_true(flat.view(1, -1, units))[0]
-        silent = (~active.any(dim=2)).sum(1).float()
-        groups = add_by_class(silent[:, None], labels)[:, 0]
-        self.silent = _grown(self.silent, len(groups))
-        self.silent[: len(groups)] += groups
-        if len(self.silent_samples) < self._shown and bool(silent.any()):
-            found = (silent.nonzero()[:, 0] + start).tolist()
-            self.silent_samples += found[: self._shown - len(self.silent_samples)]
+            self.flat += flat.sum(0)
+        silent = ~active.any(dim=1)
+        by_class = members.sums(silent[:, None].to(members.dtype))[:, 0]
+        self.silent = grown(self.silent, len(by_class))
+        self.silent[: len(by_class)] += by_class
+        return silent
+
+    def note_silent(self, samples: Tensor) -> None:
+        """Remember the first few samples [n] with a row that no unit is active on."""
+        for sample in samples.tolist():
+            if len(self.silent_samples) >= self._shown:
+                return
+            if sample not in self.silent_samples:
+                self.silent_samples.append(sample)
 
 
-def add_by_class(values: Tensor, labels: Tensor | None) -> Tensor:
-    """Sums of the rows of ``values`` [B, V] by label, float64 [C, V]; [1, V] without labels."""
-    if labels is None:
-        return values.sum(0, keepdim=True).double()
-    classes = int(labels.max()) + 1
-    if classes <= 64:
-        # A product with the membership matrix is faster than adding row by row.
-        member = torch.zeros(classes, len(labels), dtype=values.dtype)
-        member[labels, torch.arange(len(labels))] = 1
-        return (member @ values).double()
-    sums = torch.zeros(classes, values.shape[1], dtype=values.dtype)
-    return sums.index_add_(0, labels, values).double()
-
-
-def count_true(mask: Tensor) -> Tensor:
-    """How often each unit is true, for each sample: [B, P, K] -> float [B, K]."""
-    return mask.sum(dim=1, dtype=torch.float32) if mask.shape[1] < 2**24 else mask.sum(1).float()
-
-
-def _counts(labels: Tensor | None, samples: int) -> Tensor:
-    if labels is None:
-        return torch.tensor([samples], dtype=torch.float64)
-    return torch.bincount(labels).double()
-
-
-def _grown(sums: Tensor, classes: int) -> Tensor:
+def grown(sums: Tensor, classes: int) -> Tensor:
     """The same sums with room for at least ``classes`` classes."""
     if len(sums) >= classes:
         return sums

@@ -33,8 +33,8 @@ def read_units(gathered: LayerGatherer, classes: int, sorted_rows: Tensor) -> Un
     active = activity.active.sum(0) / rows
     flat = activity.flat / rows
     dead = active == 0
-    size = torch.maximum(gathered.moments.least.abs(), gathered.moments.greatest.abs())
-    width = gathered.moments.greatest - gathered.moments.least
+    size = torch.maximum(gathered.least.abs(), gathered.greatest.abs())
+    width = gathered.greatest - gathered.least
     constant = width <= _CONSTANT * size
     saturated = ((flat >= _SATURATED) | constant) & ~dead & ~gathered.faulty
     by_class = gathered.moments.by_class(classes) if classes else None
@@ -49,8 +49,8 @@ def read_units(gathered: LayerGatherer, classes: int, sorted_rows: Tensor) -> Un
         mean=_marked(whole.mean, gathered.faulty),
         std=_marked(whole.std, gathered.faulty),
         skewness=_marked(whole.skewness, gathered.faulty),
-        least=gathered.moments.least,
-        greatest=gathered.moments.greatest,
+        least=gathered.least,
+        greatest=gathered.greatest,
         quantiles=quantiles_of(sorted_rows, torch.tensor(settings.quantiles)),
         class_active=None if by_class is None else _shares(activity.active, by_class.rows[:, None]),
         class_mean=None if by_class is None else _marked(by_class.mean, gathered.faulty),
