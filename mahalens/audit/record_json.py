@@ -13,6 +13,7 @@ import msgspec
 from torch import Tensor
 
 from mahalens.audit.record import AuditRecord, LayerRecord
+from mahalens.audit.verdicts import RULE
 
 MOST_NUMBERS = 200_000
 """An array of more numbers stays out of ``audit.json``; the ``.safetensors`` file has it."""
@@ -40,13 +41,14 @@ def audit_json(record: AuditRecord) -> dict[str, Any]:
         "model": record.model,
         "verdict": record.verdict,
         "accuracy": _number(record.accuracy),
-        "rule": rule_of(record),
+        "rule": RULE,
         "data": _struct(record.data, "data", []),
         "settings": _struct(record.settings, "settings", []),
         "layers": [_layer(layer, f"layers.{i}", left_out) for i, layer in enumerate(record.layers)],
         "skipped": [_struct(part, "", []) for part in record.skipped],
         "notes": list(record.notes),
         "example_samples": _plain(record.example_samples, "example_samples", left_out),
+        "example_labels": _plain(record.example_labels, "example_labels", left_out),
         "left_out": left_out,
     }
 
@@ -54,15 +56,6 @@ def audit_json(record: AuditRecord) -> dict[str, Any]:
 def audit_text(record: AuditRecord) -> str:
     """The text of ``audit.json``: indented, with short lists on one line each."""
     return _indented(audit_json(record), "") + "\n"
-
-
-def rule_of(record: AuditRecord) -> str:
-    """How a layer's verdict follows from its numbers, in words."""
-    return (
-        "A unit passes through a class if the class's mean lies within "
-        f"{record.settings.through:g} of the class's spreads of its hyperplane. The score says how "
-        "much more often the units that are not dead do so than by chance."
-    )
 
 
 def _layer(layer: LayerRecord, within: str, left_out: list[str]) -> dict[str, Any]:
@@ -85,6 +78,7 @@ def _layer(layer: LayerRecord, within: str, left_out: list[str]) -> dict[str, An
         "mirrored_pairs": [] if pairs is None else [list(pair) for pair in pairs.mirrored],
         "duplicate_pairs": [] if pairs is None else [list(pair) for pair in pairs.duplicate],
         "parallel_pairs": [] if pairs is None else [list(pair) for pair in pairs.parallel],
+        "parallel_pairs_left_out": 0 if pairs is None else pairs.parallel_left_out,
         "kept": None if pairs is None else list(pairs.kept),
         "sphericity": None if whitening is None else _number(whitening.sphericity),
         "verdict": layer.verdict.word,

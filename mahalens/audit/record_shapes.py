@@ -52,16 +52,23 @@ def check_shapes(record: AuditRecord) -> None:
         raise ValueError("two layers have the same name")
     if record.data.counts and len(record.data.counts) != len(record.data.classes):
         raise ValueError("data.counts and data.classes differ in length")
+    _check_examples(record)
+    for layer in record.layers:
+        _check_layer(layer, len(record.data.classes), len(record.settings.quantiles))
+
+
+def _check_examples(record: AuditRecord) -> None:
     examples, samples = record.examples, record.example_samples
     if (examples is None) != (samples is None):
         raise ValueError("examples and example_samples belong together")
-    if examples is not None and samples is not None:
-        if samples.ndim != 1 or samples.dtype != torch.int64:
-            raise ValueError("example_samples is no vector of whole numbers")
-        if examples.ndim < 1 or len(examples) != len(samples):
-            raise ValueError("examples and example_samples differ in length")
-    for layer in record.layers:
-        _check_layer(layer, len(record.data.classes), len(record.settings.quantiles))
+    for name in ("example_samples", "example_labels"):
+        tensor = getattr(record, name)
+        if tensor is None:
+            continue
+        if tensor.ndim != 1 or tensor.dtype != torch.int64:
+            raise ValueError(f"{name} is no vector of whole numbers")
+        if examples is None or examples.ndim < 1 or len(examples) != len(tensor):
+            raise ValueError(f"examples and {name} differ in length")
 
 
 def _check_layer(layer: LayerRecord, classes: int, levels: int) -> None:

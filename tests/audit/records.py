@@ -99,6 +99,7 @@ def example_record(classes=10, image=True, samples=120, units=32, seed=0):
         verdict="1 of 3 layers is distance-like; 1 is broken.",
         examples=x[:, None] if image else x,
         example_samples=torch.arange(samples),
+        example_labels=labels if classes else None,
         notes=("an example, made by hand",),
     )
 

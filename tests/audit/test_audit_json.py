@@ -11,6 +11,7 @@ from records import example_record
 
 from mahalens.audit import record_json
 from mahalens.audit.record_files import audit_json, audit_text
+from mahalens.audit.verdicts import RULE
 
 DOCS = Path(__file__).parents[2] / "docs" / "audit-json.md"
 AGREED = [
@@ -100,6 +101,10 @@ def test_large_arrays_stay_out_and_are_named(record, plain, monkeypatch):
     assert "layers.1.whitening.spectrum" in small["left_out"]
     assert small["layers"][1]["whitening"]["spectrum"] is None
     assert small["layers"][1]["responses"]["class_mean"] is not None
+
+
+def test_the_rule_is_stated(plain):
+    assert plain["rule"] == RULE
 
 
 def test_without_labels():

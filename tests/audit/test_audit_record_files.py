@@ -219,6 +219,8 @@ class TestBadFiles:
             ("layers.0.histograms.counts", torch.zeros(4, 9, 40)),
             ("example_samples", torch.zeros(3, dtype=torch.int64)),
             ("example_samples", torch.zeros(120)),
+            ("example_labels", torch.zeros(3, dtype=torch.int64)),
+            ("example_labels", torch.zeros(120)),
         ],
     )
     def test_tensors_that_do_not_fit(self, saved, name, tensor):
