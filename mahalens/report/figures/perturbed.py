@@ -22,6 +22,7 @@ _TICKS = {
     "clip": (0.01, 0.1, 1.0),
     "offset": (-2.0, -0.1, 0.0, 0.1, 1.0),
 }
+_STUDY = "perturbation"
 _NEAR = 0.05  # offsets up to this are drawn to scale, larger ones on a log scale
 
 
@@ -29,9 +30,6 @@ def networks_of(parts: Iterable[RunRecords]) -> list[str]:
     """The networks that were perturbed, in the order of all tables."""
     given = (name.partition("/") for part in parts for name in part.plots)
     return models_in_order((model for model, _, what in given if what == "offset.train"), _STUDY)
-
-
-_STUDY = "perturbation"
 
 
 def has(part: RunRecords, model: str, kind: str, what: str = "train") -> bool:
@@ -71,6 +69,6 @@ def set_axes(ax: Axes, kind: str) -> None:
         ax.set_xscale("log")
     ticks = _TICKS[kind]
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticks(ticks, [percent(kind, level).replace(" ", "") for level in ticks])
+    ax.set_xticks(ticks, [percent(kind, level).removesuffix(" %") for level in ticks])
     ax.set_ylim(0, 102)
-    ax.set_xlabel(KINDS[kind].lower())
+    ax.set_xlabel(f"{KINDS[kind].lower()} (%)")
