@@ -111,7 +111,7 @@ def test_rounding_does_not_lose_scaled_copies(columns, factor, seed, log_bias):
 
 def test_a_hyperplane_a_little_further_is_no_duplicate():
     weight = torch.tensor([[3.0, 4.0]] * 2, dtype=torch.float64)
-    for away, duplicates in [(1e-7, 1), (1e-5, 0)]:
+    for away, duplicates in [(1e-7, 1), (1.5e-6, 0), (1e-5, 0)]:
         bias = torch.tensor([2.0, 2 * (1 + away)], dtype=torch.float64)
         assert len(read_pairs(weight, bias).duplicate) == duplicates
         turned = weight + torch.tensor([[0.0, 0.0], [-4 * away, 3 * away]])
@@ -120,6 +120,12 @@ def test_a_hyperplane_a_little_further_is_no_duplicate():
     assert read_pairs(weight, torch.tensor([0.0, 1e-12])).duplicate == ()
     assert read_pairs(weight, torch.zeros(2)).duplicate == ((0, 1),)
     assert read_pairs(weight, torch.tensor([1.0, -1.0])).duplicate == ()
+
+
+def test_every_duplicate_is_one_of_its_leader_not_of_a_chain():
+    weight = torch.ones(4, 2, dtype=torch.float64)
+    bias = 1 + torch.tensor([0.0, 0.8e-6, 1.6e-6, 2.4e-6], dtype=torch.float64)
+    assert read_pairs(weight, bias).duplicate == ((0, 1), (2, 3))
 
 
 def test_a_layer_of_one_row_many_times_stays_small(monkeypatch):
