@@ -90,14 +90,14 @@ def large_record(layers=30, units=1000, classes=10, samples=200, inputs=48):
     draw = torch.Generator().manual_seed(0)
     labels = torch.arange(samples) % classes
     centres = 2 * torch.randn(classes, inputs, generator=draw)
+    plain = example_record(classes=0, image=False).layers[1]
+    by_class = [labels == c for c in range(classes)]
     made = []
     for place in range(layers):
         rows = centres[labels] + torch.randn(samples, inputs, generator=draw)
         weight = torch.randn(units, inputs, generator=draw) / math.sqrt(inputs)
         bias = 0.3 * torch.randn(units, generator=draw) * place / layers
         z = rows @ weight.T + bias
-        by_class = [labels == c for c in range(classes)]
-        plain = example_record(classes=0, image=False).layers[1]
         word = ("distance-like", "mixed", "intensity-like", "broken")[place % 4]
         made.append(
             replaced(
