@@ -14,7 +14,7 @@ from mahalens.audit.gather.readings import (
     read_prototypes,
     read_units,
 )
-from mahalens.audit.pairs import read_pairs
+from mahalens.audit.pair_groups import read_grouped_pairs
 from mahalens.audit.readings import PerturbationReading, WhiteningReading
 from mahalens.audit.record import LayerRecord, Skipped
 from mahalens.audit.suggestions import suggest
@@ -38,7 +38,8 @@ def layer_record(
     units = read_units(gathered, classes, ascending)
     rows, offsets = site.rows(), site.offsets()
     hyperplanes = read_places(gathered, units, ascending) if placed else None
-    pairs = read_pairs(rows, offsets, cosine=settings.cosine) if placed else None
+    (groups,) = site.geometry.get("groups", (1,))
+    pairs = read_grouped_pairs(rows, offsets, groups, cosine=settings.cosine) if placed else None
     whitening, mean, std = _whitening(gathered, pairs.kept if pairs is not None else None)
     if bool(gathered.faulty.any()):
         count = int(gathered.faulty.sum())
@@ -92,8 +93,8 @@ def _whitening(
         rows = gathered.site.rows()
         rows = rows if kept is None else rows[list(kept)]
         std = covariance.diagonal().clamp_min(0).sqrt()
-        if not bool(rows.isfinite().all()):
-            return None, mean, std
+        if not bool(rows.isfinite().all()) or not bool(covariance.isfinite().all()):
+            return None, None, None
         return read_whitening(rows, covariance, gathered.inputs.rows), mean, std
     if gathered.outputs is not None and gathered.outputs.rows > 1:
         covariance = gathered.outputs.result()[1]
@@ -117,15 +118,13 @@ def skipped_parts(runner: Runner, unread: Mapping[str, str]) -> list[Skipped]:
         if "quantized" in type(module).__module__ and not list(module.children()):
             reason = "is quantised: its weights are packed; give the model it was made from"
         else:
-            own = [
-                f"{path}.{name}" if path else name
-                for name, weight in module.named_parameters(recurse=False)
-                if weight.ndim >= 2
-            ]
-            if not [name for name in own if name not in runner.names.used]:
+            own = [part for part in module.parameters(recurse=False) if part.ndim >= 2]
+            if all(runner.names.was_used(part) for part in own):
                 continue
             reason = _reason(module)
-        found.append(Skipped(name=path, kind=type(module).__name__, reason=reason))
+        found.append(
+            Skipped(name=path or "the model itself", kind=type(module).__name__, reason=reason)
+        )
     return found
 
 
@@ -136,4 +135,6 @@ def _reason(module: nn.Module) -> str:
         return "works as one fused operation whose inside cannot be watched"
     if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
         return "was not used in the forward pass"
-    return "uses its weights in another way than a linear map"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is TorchScript, whose inside cannot be watched"
+    return "has weights that are used in another way than as F.linear(x, w), x @ w or a convolution"

@@ -19,7 +19,7 @@ from mahalens.audit.settings import settings_from
 from mahalens.audit.verdicts import summarise
 from mahalens.audit.watch.batches import Batches
 from mahalens.audit.watch.functions import ELEMENTWISE
-from mahalens.audit.watch.survey import Activation, Site
+from mahalens.audit.watch.site import Activation, Site
 from mahalens.errors import InputError
 
 

@@ -20,7 +20,7 @@ from mahalens.audit.settings import settings_from
 from mahalens.audit.verdicts import summarise
 from mahalens.audit.watch.batches import Batch, Batches
 from mahalens.audit.watch.forward import Forward, Runner, scores_of
-from mahalens.audit.watch.survey import Site
+from mahalens.audit.watch.site import Site
 from mahalens.audit.watch.trace import Use
 from mahalens.audit.watch.untouched import untouched
 from mahalens.errors import InputError
@@ -137,7 +137,9 @@ def _read(
         key: LayerGatherer(site, request.settings, number)
         for number, (key, site) in enumerate(sites.items())
     }
-    samples, accuracy = _stream(request, classes, gatherers)
+    left_out = set(unread) if layers is None else None
+    samples, accuracy = _stream(request, classes, gatherers, left_out)
+    skipped = skipped_parts(runner, unread)
     perturbed = {}
     if perturb:
         if accuracy is None:
@@ -201,18 +203,32 @@ def _chosen(
 
 
 def _stream(
-    request: _Request, classes: Classes, gatherers: Mapping[str, LayerGatherer]
+    request: _Request,
+    classes: Classes,
+    gatherers: dict[str, LayerGatherer],
+    left_out: set[str] | None,
 ) -> tuple[int, float | None]:
-    """Go through the data once; how many samples there were, and the accuracy if there is one."""
+    """Go through the data once; how many samples there were, and the accuracy if there is one.
+
+    Layers that only some samples use, as experts that inputs are sent to, are read from where
+    they first appear, except those ``left_out`` (None: all that are not chosen).
+    """
     samples = right = judged = 0
+    late: set[str] = set()
     for batch in request.batches:
         labels = classes.labels_of(batch)
 
         def see(use: Use, batch: Batch = batch, labels: Tensor | None = labels) -> None:
             if (gatherer := gatherers.get(use.name)) is not None:
                 gatherer.see(use, labels, batch.start, batch.size)
+            else:
+                late.add(use.name)
 
         output, _ = request.runner.run(batch, see)
+        if left_out is not None and late - left_out:
+            _add_late(request, gatherers, late - left_out, batch, labels)
+            left_out.update(late - gatherers.keys())
+            late.clear()
         samples += batch.size
         guess = _guess(output, batch.size, request.predict, classes)
         if guess is not None and labels is not None and classes.given:
@@ -220,6 +236,29 @@ def _stream(
             judged += batch.size
         request.progress("reading", samples)
     return samples, right / judged if judged else None
+
+
+def _add_late(
+    request: _Request,
+    gatherers: dict[str, LayerGatherer],
+    late: set[str],
+    batch: Batch,
+    labels: Tensor | None,
+) -> None:
+    """Begin to read layers that this batch is the first to use."""
+    found = request.runner.survey_whole(batch)
+    new = {
+        name: LayerGatherer(site, request.settings, len(gatherers) + number)
+        for number, (name, site) in enumerate(found.items())
+        if name in late
+    }
+
+    def see(use: Use) -> None:
+        if (gatherer := new.get(use.name)) is not None:
+            gatherer.see(use, labels, batch.start, batch.size)
+
+    request.runner.run(batch, see)
+    gatherers.update(new)
 
 
 def _guess(output: Any, samples: int, predict: Predict | None, classes: Classes) -> Tensor | None:

@@ -22,12 +22,17 @@ class Smallest:
         self.samples = torch.full((count, units), -1, dtype=torch.int64)
         self.positions = torch.full((count, units), -1, dtype=torch.int64)
 
-    def add(self, keys: Tensor, start: int, place: Place | None = None) -> None:
+    def add(
+        self, keys: Tensor, start: int, place: Place | None = None, after: int | None = None
+    ) -> None:
         """Take in keys [B, K] of samples numbered from ``start`` on.
 
         ``place(samples, units)`` says at which position of a sample its key was found; without it
-        a sample has one position only.
+        a sample has one position only. Samples that come once more, with further positions, say
+        how many came ``after`` which these do.
         """
+        if after is not None:
+            keys = self._improved(keys.to(self.keys.dtype), start)
         changed = (keys.amin(0) < self.keys[-1]).nonzero()[:, 0]
         if not len(changed):
             return
@@ -44,8 +49,34 @@ class Smallest:
             new.scatter_(0, order, True)
             kept, of = new[count:].nonzero(as_tuple=True)
             where[kept, of] = place(rows[kept, of], changed[of])
+        where += after or 0
         for mine, fresh in ((self.samples, rows + start), (self.positions, where)):
             mine[:, column] = torch.cat([mine[:, column], fresh]).gather(0, order)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.keys.fill_(torch.inf)
+        self.samples.fill_(-1)
+        self.positions.fill_(-1)
+
+    def _improved(self, keys: Tensor, start: int) -> Tensor:
+        """The keys of samples that do not stand here with a smaller one; others become inf.
+
+        A sample that is to stand with a new key is taken out with its old one.
+        """
+        here = (self.samples >= start) & (self.samples < start + len(keys))
+        numbers = torch.where(here, self.samples - start, torch.zeros_like(self.samples))
+        new = keys.gather(0, numbers)
+        better = here & (new < self.keys)
+        self.keys[better], self.samples[better] = torch.inf, -1
+        # In order again, so that the last is the largest.
+        self.keys, order = self.keys.sort(dim=0, stable=True)
+        self.samples, self.positions = (
+            self.samples.gather(0, order),
+            self.positions.gather(0, order),
+        )
+        worse = torch.zeros_like(keys).scatter_add_(0, numbers, (here & ~better).to(keys))
+        return torch.where(worse > 0, torch.full_like(keys, torch.inf), keys)
 
     def found(self) -> tuple[Tensor, Tensor, Tensor]:
         """Samples, positions and keys [K, count], the smallest first; -1, -1 and inf if fewer."""

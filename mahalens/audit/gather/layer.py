@@ -39,7 +39,8 @@ class LayerGatherer:
         """Samples seen so far."""
         self.by_sample = True
         """Whether it is known which sample every row belongs to."""
-        self._start, self._call = -1, 0
+        self._start, self._call, self._position = -1, 0, 0
+        self._fixed: dict[int, Tensor] = {}
         self.moments = MomentSums(units)
         self.least = torch.full((units,), math.inf, dtype=torch.float64)
         self.greatest = torch.full((units,), -math.inf, dtype=torch.float64)
@@ -70,29 +71,46 @@ class LayerGatherer:
     def see(self, use: Use, labels: Tensor | None, start: int, samples: int) -> None:
         """Take in one use of the layer on a batch of ``samples`` samples."""
         self.samples = max(self.samples, start + samples)
-        if not use.output.numel() or (start and not self.site.varies):
-            return  # one batch says all about what is the same for all samples
+        if not use.output.numel():
+            return
         call = self._call = self._call + 1 if start == self._start else 0
         self._start = start
+        before = self._position if call else None
         z = rows_by_sample(self.site, use.output, samples, call)
         if z is None:
             self._without_samples()
+            # One batch says all about what is the same for all samples.
+            if _alike(use.output, self._fixed.get(call)):
+                return
+            if start == 0:
+                self._fixed[call] = use.output.detach().clone()
             z = _channels_last(self.site, use.output).reshape(1, -1, self.site.units)
             labels = None
         if self.inputs is not None:
             fed = rows_fed(use, self.settings.patches, self._generator)
             self.inputs.add(fed.to("cpu"))
-        self.take(z, labels, start)
+        self.take(z, labels, start, before)
+        self._position = (before or 0) + z.shape[1]
 
     def _without_samples(self) -> None:
         """From here on rows belong to no sample that could be named, and so to no class."""
         if self.by_sample:
             self.by_sample = False
-            why = "come from some of the samples only" if self.site.varies else "are always the same"
-            self.notes.append(f"its rows {why}, so that there are no classes and no prototypes")
+            for kept in (self.near, self.strong):
+                kept.clear()
+            self.activity.silent_samples.clear()
+            self.notes.append(
+                "its rows do not belong to a sample each, so that it has no classes and prototypes"
+            )
 
-    def take(self, output: Tensor, labels: Tensor | None, start: int) -> None:
-        """Take in outputs of the layer itself [B, P, K], before what is folded in."""
+    def take(
+        self, output: Tensor, labels: Tensor | None, start: int, before: int | None = None
+    ) -> None:
+        """Take in outputs of the layer itself [B, P, K], before what is folded in.
+
+        Where samples meet the layer several times, ``before`` says at how many positions they
+        have met it already.
+        """
         z = self._folded(output.detach().to("cpu").contiguous())
         samples, positions, units = z.shape
         lows, highs = torch.aminmax(z, dim=1) if positions > 1 else (z[:, 0], z[:, 0])
@@ -103,7 +121,7 @@ class LayerGatherer:
         self.least = torch.minimum(self.least, lows.amin(0))
         self.greatest = torch.maximum(self.greatest, highs.amax(0))
         if self.by_sample:
-            self._prototypes(z, lows, highs, start)
+            self._prototypes(z, lows, highs, start, before)
         # In blocks that stay in the cache, as the rows are gone through several times.
         size = max(1, _BLOCK // (positions * units))
         for first in range(0, samples, size):
@@ -141,10 +159,12 @@ class LayerGatherer:
             low, high = FLAT_BEYOND[site.activation]
             flat = (rows < low) | (rows > high)
         silent = self.activity.add(active, positive, flat, members)
-        if bool(silent.any()):
+        if self.by_sample and bool(silent.any()):
             self.activity.note_silent(silent.nonzero()[:, 0] // positions + start)
 
-    def _prototypes(self, z: Tensor, lows: Tensor, highs: Tensor, start: int) -> None:
+    def _prototypes(
+        self, z: Tensor, lows: Tensor, highs: Tensor, start: int, before: int | None
+    ) -> None:
         """Keep the samples nearest the zero set, and the most active ones."""
         several = z.shape[1] > 1
         even = self.site.activation in EVEN
@@ -157,9 +177,9 @@ class LayerGatherer:
             values = z[samples, :, units]
             return (values.abs() if even else values).argmax(1)
 
-        self.near.add(size, start, nearest if several else None)
+        self.near.add(size, start, nearest if several else None, before)
         strength = torch.maximum(lows.abs(), highs.abs()) if even else highs
-        self.strong.add(-strength, start, strongest if several else None)
+        self.strong.add(-strength, start, strongest if several else None, before)
 
 
 def active_rows(z: Tensor, activation: str, apply: Activation | None, tolerance: float) -> Tensor:
@@ -184,6 +204,10 @@ def rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> T
     if not sample_major:
         values = values.unflatten(0, (-1, samples)).movedim(1, 0)
     return values.reshape(samples, -1, site.units)
+
+
+def _alike(output: Tensor, known: Tensor | None) -> bool:
+    return known is not None and known.shape == output.shape and torch.equal(known, output)
 
 
 def _channels_last(site: Site, output: Tensor) -> Tensor:

@@ -28,11 +28,12 @@ _CONSTANT = 1e-6
 def read_units(gathered: LayerGatherer, classes: int, sorted_rows: Tensor) -> UnitReading:
     """How each unit responds; ``sorted_rows`` [K, n] are the kept rows, ascending."""
     settings, activity = gathered.settings, gathered.activity
+    classes = classes if gathered.by_sample else 0
     whole = gathered.moments.overall()
     rows = float(whole.rows)
     active = activity.active.sum(0) / rows
     flat = activity.flat / rows
-    dead = active == 0
+    dead = (active == 0) & ~gathered.faulty
     size = torch.maximum(gathered.least.abs(), gathered.greatest.abs())
     width = gathered.greatest - gathered.least
     constant = width <= _CONSTANT * size
@@ -105,7 +106,7 @@ def read_histograms(
     gathered: LayerGatherer, classes: int, nodes: Sequence[int] | None
 ) -> HistogramReading:
     """Histograms of the kept rows by class; of all units, or as many as there is room for."""
-    groups, bins = max(1, classes), gathered.settings.bins
+    groups, bins = max(1, classes if gathered.by_sample else 0), gathered.settings.bins
     count = gathered.site.units
     chosen = list(range(min(count, max(1, _MOST_COUNTS // (groups * bins)))))
     if nodes is not None:
@@ -113,7 +114,7 @@ def read_histograms(
     if len(chosen) < count and nodes is None:
         gathered.notes.append(f"histograms of the first {len(chosen)} of {count} units")
     rows = gathered.kept.rows[:, chosen].double()
-    labels = gathered.kept.labels
+    labels = gathered.kept.labels if gathered.by_sample else gathered.kept.labels * 0
     low, high = rows.amin(0), rows.amax(0)
     high = torch.where(high > low, high, low + torch.clamp(low.abs(), min=1.0) * 1e-6)
     place = ((rows - low) / (high - low) * bins).long().clamp(0, bins - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -50,14 +51,21 @@ class Batch:
         return self._each(lambda part: part.flip(0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        size = self.size
+
         def changed(value: Any) -> Any:
-            whole = isinstance(value, Tensor) and value.ndim and len(value) == self.size
-            return change(value) if whole else value
+            if isinstance(value, Tensor):
+                return change(value) if value.ndim and len(value) == size else value
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return type(value)(*map(changed, value))
+            if isinstance(value, tuple | list):
+                return type(value)(map(changed, value))
+            if isinstance(value, dict):
+                return {key: changed(part) for key, part in value.items()}
+            return value
 
         labels = None if self.labels is None else change(self.labels)
-        args = tuple(changed(value) for value in self.args)
-        kwargs = {key: changed(value) for key, value in self.kwargs.items()}
-        return Batch(args, kwargs, labels, self.start)
+        return Batch(changed(self.args), changed(self.kwargs), labels, self.start)
 
 
 class Batches:
@@ -85,10 +93,14 @@ class Batches:
         self._generators = [g for g in generators if isinstance(g, torch.Generator)]
         self._states = [g.get_state() for g in self._generators]
         self._global = torch.random.get_rng_state()
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()  # noqa: NPY002 (what a user's Dataset draws from)
 
     def __iter__(self) -> Iterator[Batch]:
         """Go through the data once."""
         torch.random.set_rng_state(self._global)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
         for generator, state in zip(self._generators, self._states, strict=True):
             generator.set_state(state)
         start = 0
@@ -195,7 +207,7 @@ def _labels(value: Any) -> Tensor | None:
         value = value[:, 0]
     if value.ndim != 1:
         return None
-    labels = value.to("cpu").to(torch.int64)
+    labels: Tensor = value.to("cpu").to(torch.int64)
     if len(labels) and int(labels.min()) < 0:
         raise InputError(f"the data has the label {int(labels.min())}, wanted classes from 0 on")
     return labels
@@ -205,13 +217,18 @@ def _require_finite(batch: Batch) -> None:
     for tensor in tensors_in((batch.args, batch.kwargs)):
         # The sum is one quick pass, and finite for all but faulty (or enormous) numbers.
         suspect = tensor.is_floating_point() and not math.isfinite(float(tensor.sum()))
-        if suspect and not bool(tensor.isfinite().all()):
+        if suspect and not bool(tensor.isfinite().all()) and not _is_mask(tensor):
             rows = (~tensor.isfinite()).flatten(1).any(1) if tensor.ndim > 1 else ~tensor.isfinite()
             first = batch.start + int(rows.nonzero()[0])
             raise InputError(
                 f"the data has NaN or infinite values, first in sample {first}; remove or repair "
                 f"such samples"
             )
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether a tensor is a mask to be added to scores: 0 where allowed, -inf where not."""
+    return bool(((tensor == 0) | (tensor == -math.inf)).all())
 
 
 def _described(value: Any) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from mahalens.audit.watch.batches import Batch
-from mahalens.audit.watch.survey import Site, Survey
-from mahalens.audit.watch.trace import Names, Tracer, Use, tensors_in
+from mahalens.audit.watch.names import Names
+from mahalens.audit.watch.site import Site, find_layouts
+from mahalens.audit.watch.survey import Survey
+from mahalens.audit.watch.trace import Tracer, Use, tensors_in
 from mahalens.errors import InputError, MahalensError
 
 Forward = Callable[..., Any]
@@ -32,7 +37,10 @@ class Runner:
             )
         if not isinstance(model, nn.Module):
             raise InputError(f"the model is a {type(model).__name__}, wanted an nn.Module")
+        model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+        _require_values(model)
         self.model = model
+        self._compiled = any(hasattr(part, "_orig_mod") for part in model.modules())
         self.names = Names(model)
         self.notes: list[str] = []
         self._forward = forward
@@ -51,7 +59,7 @@ class Runner:
         args, kwargs = self._fitted((batch.args, batch.kwargs))
         tracer = Tracer(self.names, on_layer, on_other)
         try:
-            with self.names.following(), tracer:
+            with self._quiet(), self.names.following(), tracer:
                 if self._forward is not None:
                     return self._forward(self.model, *args, **kwargs), tracer
                 return self.model(*args, **kwargs), tracer
@@ -77,34 +85,44 @@ class Runner:
                 raise
             sizes = [batch.size]  # a program exported for batches of one size takes no other
             found, unread = self._look(batch)
-        second = None
+        fewer = turned = None
         if len(sizes) == 2:
-            try:
-                second, _ = self._look(batch.cut(sizes[1]))
-            except InputError:
-                sizes = sizes[:1]
-        for name, site in found.items():
-            other = second.get(name) if second is not None else None
-            site.batch_axis = _batch_axis(site, other, sizes)
+            with contextlib.suppress(InputError):
+                fewer, _ = self._look(batch.cut(sizes[1]))
         count = sizes[0]
-        several = [
-            site
-            for site in found.values()
-            if site.batch_axis is not None and site.shapes[0][site.batch_axis] > count > 1
-        ]
-        if several:
+        if count > 1:
             turned, _ = self._look(batch.cut(count).turned())
-            for site in several:
-                site.sample_major = _sample_major(site, turned.get(site.name), count)
-        for site in found.values():
-            site.first_output = None
-        return found, unread
+        for name, site in found.items():
+            less = None if fewer is None else fewer.get(name)
+            back = None if turned is None else turned.get(name)
+            if not all(_same_weight(other, site) for other in (less, back)):
+                unread[name] = "has a weight that is computed anew for each batch"
+            find_layouts(site, less, back, count, sizes[-1])
+        return {name: site for name, site in found.items() if name not in unread}, unread
+
+    def survey_whole(self, batch: Batch) -> dict[str, Site]:
+        """The layers that a whole batch uses; of some, a few samples may have shown nothing."""
+        found, unread = self._look(batch)
+        turned, _ = self._look(batch.turned())
+        for name, site in found.items():
+            find_layouts(site, None, turned.get(name), batch.size, batch.size)
+        return {name: site for name, site in found.items() if name not in unread}
 
     def _look(self, batch: Batch) -> tuple[dict[str, Site], dict[str, str]]:
         survey = Survey()
         output, tracer = self.run(batch, survey.on_layer, survey.on_other)
         survey.finish(output)
         return survey.sites, tracer.unread
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Without torch's warning that hooks see compiled parts twice."""
+        if not self._compiled:
+            yield
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*global hooks on modules.*")
+            yield
 
     def _fitted(self, value: Any) -> Any:
         """The inputs on the model's device, and in its precision."""
@@ -124,37 +142,26 @@ class Runner:
         return value
 
 
-def _batch_axis(site: Site, other: Site | None, sizes: list[int]) -> int | None:
-    """The axis of the output that grows with the samples, by comparing two batch sizes."""
-    shape = site.shapes[0]
-    units = (len(shape) - 1) if not site.convolution else len(shape) - len(site.geometry["kernel"])
-    units -= 1 if site.convolution else 0
-    axes = [axis for axis in range(len(shape)) if axis != units]
-    if other is not None and len(other.shapes[0]) == len(shape):
-        first, second = sizes
-        for axis in axes:
-            if shape[axis] * second == other.shapes[0][axis] * first and shape[axis]:
-                return axis
-        return None
-    return next((axis for axis in axes if shape[axis] % sizes[0] == 0), None)
-
-
-def _sample_major(site: Site, turned: Site | None, samples: int) -> bool:
-    """Whether an axis holds the rows of one sample after those of another, or step by step.
-
-    Found by giving the samples in reverse order: the rows must come out in reverse too.
-    """
-    if turned is None or site.first_output is None or turned.first_output is None:
+def _same_weight(other: Site | None, site: Site) -> bool:
+    if other is None:
         return True
-    assert site.batch_axis is not None
-    rows = [out.movedim(site.batch_axis, 0) for out in (site.first_output, turned.first_output)]
-    if rows[0].shape != rows[1].shape:
-        return True
-    misses = []
-    for axis, shape in ((0, (samples, -1)), (1, (-1, samples))):
-        first, second = (row.unflatten(0, shape).float() for row in rows)
-        misses.append(float((first.flip(axis) - second).abs().nan_to_num().sum()))
-    return misses[0] <= misses[1]
+    one, two = (of.weight.nan_to_num() for of in (other, site))
+    return one.shape == two.shape and torch.equal(one, two)
+
+
+def _require_values(model: nn.Module) -> None:
+    """Refuse a model whose weights are not there yet, before anything is done with it."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise InputError(
+                f"the model's {name} has no shape yet (a lazy module); run the model once on data "
+                f"before it is read"
+            )
+        if tensor.is_meta:
+            raise InputError(
+                f"the model's {name} is on the meta device and has no values; load its weights "
+                f"first, for example with model.to_empty(device='cpu') and load_state_dict"
+            )
 
 
 def scores_of(output: Any, samples: int) -> Tensor | None:
@@ -164,5 +171,6 @@ def scores_of(output: Any, samples: int) -> Tensor | None:
         logits = output.get("logits")
     if logits is None:
         logits = next(iter(tensors_in(output)), None)
-    fits = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[0] == samples
-    return logits if fits and logits.shape[1] > 1 else None
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        return None
+    return logits if logits.shape[0] == samples and logits.shape[1] > 1 else None

@@ -7,13 +7,15 @@ and ``torch.ops.aten.relu.default``, so that modules, functions and exported pro
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-LINEAR = {"linear", "addmm", "matmul", "mm"}
+LINEAR = {"linear", "addmm", "matmul", "mm", "einsum"}
 CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "convolution": 0}
 LAYERS = LINEAR | set(CONVOLUTIONS)
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
@@ -34,6 +36,12 @@ ACROSS_UNITS = {
 
 EVEN = {"abs", "square"}
 """Activations with f(-z) = f(z): the most active inputs are those of largest |z|."""
+
+RISING = {
+    "relu", "sigmoid", "tanh", "softplus", "elu", "selu", "celu", "leaky_relu", "relu6", "hardtanh",
+    "hardsigmoid", "softsign", "logsigmoid", "log_sigmoid", "exp", "erf",
+}  # fmt: skip
+"""Activations that never fall: the largest of several values stays the largest."""
 
 FLAT_BEYOND: dict[str, tuple[float, float]] = {
     # |f'| below a hundredth of its largest value
@@ -63,6 +71,7 @@ POOLED = {
     "adaptive_max_pool2d", "adaptive_max_pool3d", "boolean_dispatch",
 }  # fmt: skip
 """Functions of a convolution's output that keep its channels apart."""
+MAX_POOLED = {name for name in POOLED if "max_pool" in name}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -91,16 +100,20 @@ def activation_of(
 ) -> tuple[str, Callable[[Tensor], Tensor] | None]:
     """The name of an activation, and the function z -> f(z) with the same other arguments.
 
-    ``clamp`` from 0 up is ``relu``. The function is None for one that mixes units. It never works
-    in place.
+    ``clamp`` from 0 up is ``relu``, and limits to 0 and 6 are ``relu6``; other limits than -1 and
+    1 have names of their own, as ``hardtanh(0, 4)``. The function is None for one that mixes
+    units. It never works in place.
     """
     if name in ACROSS_UNITS:
         return name, None
-    if name == "clamp":
-        low = kwargs.get("min", args[1] if len(args) > 1 else None)
-        high = kwargs.get("max", args[2] if len(args) > 2 else None)
-        if high is None and isinstance(low, int | float) and low == 0:
+    if name in ("clamp", "hardtanh"):
+        low, high = _limits(name, args, kwargs)
+        if (low, high) == (0, None):
             return "relu", torch.relu
+        if (low, high) == (0, 6):
+            return "relu6", functional.relu6
+        if name == "hardtanh" and (low, high) != (-1, 1):
+            name = f"hardtanh({low:g}, {high:g})"
     if name == "relu":
         return name, torch.relu
     if name == "abs":
@@ -109,6 +122,20 @@ def activation_of(
     named = {key: value for key, value in kwargs.items() if key not in ("inplace", "input")}
 
     def apply(z: Tensor) -> Tensor:
-        return func(z.clone(), *others, **named)  # type: ignore[no-any-return]
+        # Slopes of a PReLU are learnt, and come in the model's precision.
+        rest = [other.to(z) if isinstance(other, Tensor) else other for other in others]
+        more = {key: v.to(z) if isinstance(v, Tensor) else v for key, v in named.items()}
+        return func(z.clone(), *rest, **more)  # type: ignore[no-any-return]
 
     return name, apply
+
+
+def _limits(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[float | None, float | None]:
+    """The least and the greatest value that a function lets through, as far as they are numbers."""
+    keys, default = (("min", "max"), None) if name == "clamp" else (("min_val", "max_val"), 1.0)
+    low = kwargs.get(keys[0], args[1] if len(args) > 1 else default and -default)
+    high = kwargs.get(keys[1], args[2] if len(args) > 2 else default)
+    # A tensor of limits is no number: such a clamp keeps its name.
+    return tuple(v if v is None or isinstance(v, int | float) else math.nan for v in (low, high))  # type: ignore[return-value]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,98 +13,33 @@ from torch.nn import functional
 from mahalens.audit.watch.functions import (
     ACROSS_UNITS,
     ELEMENTWISE,
+    MAX_POOLED,
     MOVED,
     POOLED,
     RESHAPED,
+    RISING,
     UNCHANGED,
     activation_of,
 )
+from mahalens.audit.watch.site import Fold, Site
 from mahalens.audit.watch.trace import Use, tensors_in, weight_matrix
 
-Activation = Callable[[Tensor], Tensor]
-
-
-@dataclass
-class Site:
-    """A layer as the survey found it."""
-
-    name: str
-    kind: str
-    weight: Tensor
-    """[K, D], float64, CPU; what is folded in is not in it."""
-    bias: Tensor
-    shape: tuple[int, ...]
-    """Of the weight as the model has it."""
-    geometry: dict[str, tuple[int, ...]]
-    calls: int = 0
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    """Of the output, in each call of one forward pass."""
-    batch_axis: int | None = 0
-    """Axis of the output that grows with the number of samples; None if none does."""
-    sample_major: bool = True
-    """Where that axis holds several rows of each sample: whether those of one stand together."""
-    first_output: Tensor | None = None
-    followed: dict[str, Activation | None] = field(default_factory=dict)
-    """Functions that follow, by name; "none" for one that is no activation."""
-    scale: Tensor | None = None
-    shift: Tensor | None = None
-    folded: str | None = None
-    readers: set[str | None] = field(default_factory=set)
-    """Layers that read the activations as they are; None for any other reader."""
-
-    @property
-    def units(self) -> int:
-        """How many units K the layer has."""
-        return self.weight.shape[0]
-
-    @property
-    def convolution(self) -> bool:
-        """Whether units are along axis 1 of the output, and not along the last."""
-        return self.kind.startswith("Conv")
-
-    @property
-    def activation(self) -> str:
-        """The activation that follows; ``none``, or ``mixed`` where several functions do."""
-        names = [name for name in self.followed if name != "none"]
-        if not names:
-            return "none"
-        return names[0] if len(self.followed) == 1 else "mixed"
-
-    @property
-    def apply(self) -> Activation | None:
-        """z -> f(z), where the activation treats each unit by itself."""
-        return self.followed.get(self.activation)
-
-    @property
-    def feeds(self) -> str | None:
-        """The one layer that reads the activations, if nothing else does."""
-        return next(iter(self.readers)) if len(self.readers) == 1 else None
-
-    def feeds_into(self, use: Use) -> bool:
-        """Whether inputs of ``use`` are this layer's units, in order, each with equal share."""
-        units = self.units
-        if use.kind == "Linear":
-            width = use.weight.shape[1]
-            return width % units == 0 if self.convolution else width == units
-        return self.convolution and use.weight.shape[1] == units and use.geometry["groups"] == (1,)
-
-    def rows(self) -> Tensor:
-        """The weights [K, D] with what follows folded in."""
-        return self.weight if self.scale is None else self.weight * self.scale[:, None]
-
-    def offsets(self) -> Tensor:
-        """The biases [K] with what follows folded in."""
-        scaled = self.bias if self.scale is None else self.bias * self.scale
-        return scaled if self.shift is None else scaled + self.shift
+_State = Literal["before", "pooled", "active"]
+"""Before the activation, before it and with only the largest values left, or after it."""
 
 
 @dataclass
 class _Mark:
-    """Where a tensor comes from: a layer's output before (``pre``) or after its activation."""
+    """Where a tensor comes from: a layer's output, with what was done to it so far."""
 
     ref: weakref.ref[Tensor]
     site: Site
-    active: bool
+    state: _State = "before"
+    fold: Fold | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.state == "active"
 
 
 class Survey:
@@ -120,7 +54,7 @@ class Survey:
         for mark in self._marks_in(use.input):
             mark.site.readers.add(use.name if mark.site.feeds_into(use) else None)
             if not mark.active:
-                mark.site.followed.setdefault("none", None)
+                mark.site.is_followed("none", None, mark.fold)
         for extra in (use.weight, use.bias):
             for mark in self._marks_in(extra):
                 mark.site.readers.add(None)
@@ -132,10 +66,9 @@ class Survey:
             shape = tuple(use.weight.shape)
             site = Site(use.name, use.kind, weight_matrix(use), bias, shape, use.geometry)
             self.sites[use.name] = site
-            site.first_output = use.output.detach().clone()  # what follows may work in place
         site.calls += 1
-        site.shapes.append(tuple(use.output.shape))
-        self._mark(use.output, site, active=False)
+        site.outputs.append(use.output.detach().clone())  # what follows may work in place
+        self._mark(use.output, _Mark(weakref.ref(use.output), site))
 
     def on_other(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -145,60 +78,71 @@ class Survey:
         if not outputs or name.startswith((".shape", ".grad", ".dtype", ".device")):
             return
         first = args[0] if args else kwargs.get("input")
+        marked = False
         for mark in self._marks_in((args, kwargs)):
             own = isinstance(first, Tensor) and mark.ref() is first
             after = self._after(mark, func, name, args, kwargs, result) if own else None
             if after is None:
                 self._unread(mark)
             else:
-                self._mark(outputs[0], mark.site, active=after)
+                after.ref = weakref.ref(outputs[0])
+                self._mark(outputs[0], after)
+                marked = True
+        if not marked:
+            # Functions that work in place return the tensor they were given, which is now another.
+            for output in outputs:
+                self._marks.pop(id(output), None)
 
     def finish(self, output: Any) -> None:
         """Note that the model's own output is read by the user."""
         for mark in self._marks_in(_plain(output)):
             self._unread(mark)
         self._marks.clear()
+        for site in self.sites.values():
+            site.settle()
 
     def _after(
         self, mark: _Mark, func: Any, name: str, args: Any, kwargs: Any, result: Any
-    ) -> bool | None:
-        """Whether the result is activated, or None if it is no longer the layer's own output."""
+    ) -> _Mark | None:
+        """What the result is, or None if it is no longer the layer's own output."""
         site, source = mark.site, mark.ref()
         if name in UNCHANGED:
-            return mark.active
+            return replace(mark)
         if mark.active:
             if name in POOLED and site.convolution:
-                return True
-            kept = name in RESHAPED and source is not None and isinstance(result, Tensor)
-            return True if kept and _keeps_units(site, source, result) else None
+                return replace(mark)
+            if name not in RESHAPED or source is None or not isinstance(result, Tensor):
+                return None
+            return replace(mark) if _keeps_units(site, source, result) else None
         if name in ELEMENTWISE:
             called, function = activation_of(func, name, args, kwargs)
-            site.followed[called] = function
-            return True
+            if mark.state == "pooled":
+                # The largest activation is that of the largest value only if it never falls.
+                site.readers.add(None)
+                if called not in RISING:
+                    return None
+            site.is_followed(called, function, mark.fold)
+            return replace(mark, state="active")
         if name in ACROSS_UNITS:
-            site.followed[name] = None
+            site.is_followed(name, None, mark.fold)
             site.readers.add(None)
-            return None
+            return replace(mark, state="active")
         if name in RESHAPED or name in MOVED:
-            return False
-        folded = _affine(func, name, args, kwargs, site.units)
-        if folded is None or (site.calls > 1 and site.scale is None):
+            return replace(mark)
+        if name in MAX_POOLED and site.convolution:
+            return replace(mark, state="pooled")
+        fold = None if mark.state == "pooled" else _affine(func, name, args, kwargs, site.units)
+        if fold is None:
             return None
-        if site.calls == 1:
-            scale, shift, called = folded
-            before = site.shift if site.shift is not None else torch.zeros_like(shift)
-            site.scale = scale if site.scale is None else site.scale * scale
-            site.shift = before * scale + shift
-            site.folded = called if site.folded is None else f"{site.folded}, {called}"
-        return False
+        return replace(mark, fold=fold if mark.fold is None else mark.fold.then(fold))
 
     def _unread(self, mark: _Mark) -> None:
         mark.site.readers.add(None)
         if not mark.active:
-            mark.site.followed.setdefault("none", None)
+            mark.site.is_followed("none", None, mark.fold)
 
-    def _mark(self, tensor: Tensor, site: Site, active: bool) -> None:
-        self._marks[id(tensor)] = _Mark(weakref.ref(tensor), site, active)
+    def _mark(self, tensor: Tensor, mark: _Mark) -> None:
+        self._marks[id(tensor)] = mark
 
     def _marks_in(self, value: Any) -> list[_Mark]:
         found = []
@@ -218,17 +162,15 @@ def _keeps_units(site: Site, source: Tensor, result: Tensor) -> bool:
     return source.ndim > 2 and result.shape == source.flatten(1).shape
 
 
-def _affine(
-    func: Any, name: str, args: Any, kwargs: Any, units: int
-) -> tuple[Tensor, Tensor, str] | None:
+def _affine(func: Any, name: str, args: Any, kwargs: Any, units: int) -> Fold | None:
     """Scale and shift [K] of a function that is affine in each unit: what can be folded in."""
     ones = torch.ones(units, dtype=torch.float64)
     if name == "neg":
-        return -ones, torch.zeros_like(ones), "Neg"
+        return Fold(-ones, torch.zeros_like(ones), "Neg")
     if name == "add" and len(args) == 2 and not kwargs:
         other = args[1]
         if isinstance(other, nn.Parameter) and other.shape == (units,):
-            return ones, _vector(other, 0.0, units), "bias"
+            return Fold(ones, _vector(other, 0.0, units), "bias")
         return None
     read = _batch_norm(func, name, args, kwargs)
     if read is None:
@@ -237,7 +179,8 @@ def _affine(
     if not isinstance(mean, Tensor) or mean.shape != (units,):
         return None
     scale = _vector(weight, 1.0, units) / (_vector(variance, 1.0, units) + eps).sqrt()
-    return scale, _vector(bias, 0.0, units) - _vector(mean, 0.0, units) * scale, "BatchNorm"
+    shift = _vector(bias, 0.0, units) - _vector(mean, 0.0, units) * scale
+    return Fold(scale, shift, "BatchNorm")
 
 
 def _batch_norm(func: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:

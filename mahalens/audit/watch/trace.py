@@ -9,23 +9,19 @@ hook is left on any module.
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 from torch.overrides import TorchFunctionMode
 
+from mahalens.audit.watch.calls import read_convolution, read_linear
 from mahalens.audit.watch.functions import CONVOLUTIONS, LAYERS, LINEAR, MOVED, TRANSPOSED, name_of
+from mahalens.audit.watch.names import Names
 
 
 @dataclass
@@ -45,66 +41,6 @@ class Use:
     def units(self) -> int:
         """How many units K the layer has."""
         return self.weight.shape[0]
-
-
-class Names:
-    """Says which layer a weight belongs to: by the tensor itself, or by the module at work."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.weights = {id(t): name for name, t in model.named_parameters(remove_duplicate=False)}
-        self.weights |= {id(t): name for name, t in model.named_buffers(remove_duplicate=False)}
-        self.modules = {id(m): name for name, m in model.named_modules()}
-        self.at_work: list[nn.Module] = []
-        self.used: set[str] = set()
-        """Names of the weights that layers were seen to use."""
-        self._turned: dict[int, tuple[weakref.ref[Tensor], str]] = {}
-
-    def turn(self, source: Any, result: Any) -> None:
-        """Remember that ``result`` is a transposed weight."""
-        if isinstance(result, Tensor) and (known := self.weights.get(id(source))) is not None:
-            self._turned[id(result)] = (weakref.ref(result), known)
-
-    def layer_of(self, weight: Tensor) -> str | None:
-        """The layer's name, or None for a matrix that is no weight of the model."""
-        known = self.weights.get(id(weight))
-        if known is None and (turned := self._turned.get(id(weight))) is not None:
-            known = turned[1] if turned[0]() is weight else None
-        module = self.at_work[-1] if self.at_work else None
-        if isinstance(module, nn.Linear | _ConvNd) and id(module) in self.modules:
-            own = self.modules[id(module)]
-            computed = known is None and weight.shape == module.weight.shape  # as by weight_norm
-            if computed or module._parameters.get("weight") is weight:
-                self.used.add(known or f"{own}.weight")
-                return own or type(module).__name__
-        if known is None:
-            return None
-        self.used.add(known)
-        path, _, last = known.rpartition(".")
-        if last == "weight":
-            return path or "weight"
-        return f"{path}.{last.removesuffix('_weight')}" if path else last.removesuffix("_weight")
-
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        """Keep track of the module at work, by two global hooks that are always taken away."""
-
-        def enter(module: nn.Module, args: Any) -> None:
-            self.at_work.append(module)
-
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
-            if self.at_work:
-                self.at_work.pop()
-
-        handles = [
-            register_module_forward_pre_hook(enter),
-            register_module_forward_hook(leave, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            self.at_work.clear()
 
 
 class Tracer(TorchFunctionMode):
@@ -171,75 +107,25 @@ class Tracer(TorchFunctionMode):
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Tensor], Use] | None:
         """What the function is a use of, if its matrix is a weight of the model."""
-        reader = _read_linear if name in LINEAR else _read_conv
+        reader = read_linear if name in LINEAR else read_convolution
         read = reader(name, args, kwargs)
         if read is None:
             return None
         kind, x, weight, bias, geometry = read
-        layer = self.names.layer_of(weight)
+        turned = name in ("addmm", "matmul", "mm") or "turned" in geometry
+        layer = self.names.layer_of(weight, computed=name == "linear" or name in CONVOLUTIONS)
         if layer is None:
             return None
         if geometry.get("transposed"):
             self.unread[layer] = "a transposed convolution has no patches to measure"
             return None
-        matrix = weight.t() if name in ("addmm", "matmul", "mm") else weight
+        matrix = weight.t() if turned else weight
 
         def use(result: Tensor) -> Use:
-            return Use(layer, kind, x, matrix, bias, result, geometry)
+            of_conv = {} if kind == "Linear" else geometry
+            return Use(layer, kind, x, matrix, bias, result, of_conv)
 
         return use
-
-
-_Read = tuple[str, Tensor, Tensor, Tensor | None, dict[str, tuple[int, ...]]]
-
-
-def _read_linear(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Read | None:
-    given = list(args)
-    if name == "addmm":
-        if len(given) < 3 or kwargs.get("alpha", 1) != 1 or kwargs.get("beta", 1) != 1:
-            return None
-        bias, x, weight = given[:3]
-    else:
-        names = ("input", "weight") if name == "linear" else ("input", "other")
-        x = given[0] if given else kwargs.get(names[0])
-        weight = given[1] if len(given) > 1 else kwargs.get(names[1], kwargs.get("mat2"))
-        bias = (given[2] if len(given) > 2 else kwargs.get("bias")) if name == "linear" else None
-    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and weight.ndim == 2):
-        return None
-    vector = bias if isinstance(bias, Tensor) and bias.ndim == 1 else None
-    return "Linear", x, weight, vector, {}
-
-
-def _read_conv(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Read | None:
-    order = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
-    if name == "convolution":
-        order[6:] = ["transposed", "output_padding", "groups"]
-    given = dict(zip(order, args, strict=False)) | kwargs
-    x, weight = given.get("input"), given.get("weight")
-    if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
-        return None
-    dims = CONVOLUTIONS[name] or weight.ndim - 2
-    padding = given.get("padding", 0)
-    geometry = {
-        "kernel": tuple(weight.shape[2:]),
-        "stride": _each(given.get("stride", 1), dims),
-        "dilation": _each(given.get("dilation", 1), dims),
-        "groups": (int(given.get("groups", 1)),),
-    }
-    if padding == "same":
-        spans = [d * (k - 1) for d, k in zip(geometry["dilation"], weight.shape[2:], strict=True)]
-        geometry["padding"] = tuple(span // 2 for span in spans)
-        geometry["padding_end"] = tuple(span - span // 2 for span in spans)
-    else:
-        geometry["padding"] = _each(0 if padding == "valid" else padding, dims)
-    if given.get("transposed"):
-        geometry["transposed"] = (1,)
-    return f"Conv{dims}d", x, weight, given.get("bias"), geometry
-
-
-def _each(value: Any, dims: int) -> tuple[int, ...]:
-    values = tuple(int(v) for v in value) if isinstance(value, list | tuple) else (int(value),)
-    return values * dims if len(values) == 1 else values
 
 
 def _opened(func: Any) -> Any:
