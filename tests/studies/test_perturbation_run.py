@@ -359,7 +359,7 @@ def test_the_tables_of_the_docs_are_made_from_a_run(run):
     )
     (line,) = (
         line
-        for line in done.stdout.split("Abs, bias, raw pixels")[1].split("Abs, bias")[0].splitlines()
+        for line in done.stdout.split("Abs, bias, raw pixels")[1].split("\n\n")[0].splitlines()
         if line.startswith("| distance offset +25 %")
     )
     assert line.startswith(f"| distance offset +25 % | {accuracy['mean']:.2f} ± ")
