@@ -140,6 +140,7 @@ def _read(
     left_out = set(unread) if layers is None else None
     samples, accuracy = _stream(request, classes, gatherers, left_out)
     skipped = skipped_parts(runner, unread)
+    gatherers = {key: gatherer for key, gatherer in gatherers.items() if gatherer.kept.seen}
     perturbed = {}
     if perturb:
         if accuracy is None:
