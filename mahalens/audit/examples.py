@@ -59,7 +59,7 @@ def collect_examples(
             labels.append(of_class[here])
     if not samples or len({tuple(part.shape[1:]) for part in samples}) > 1:
         return None
-    notes = ()
+    notes: tuple[str, ...] = ()
     if len(wanted) > limit:
         notes = (f"{limit} of the {len(wanted)} samples that prototypes refer to are kept",)
     found = torch.cat(samples)
