@@ -54,7 +54,7 @@ def collect_examples(
             continue
         here = chosen[first:last] - batch.start
         numbers.append(here + batch.start)
-        samples.append(x[here.to(x.device)].detach().to("cpu"))
+        samples.append(x[here.to(x.device)].detach().to("cpu").as_subclass(Tensor))
         if (of_class := classes.peek(batch)) is not None:
             labels.append(of_class[here])
     if not samples or len({tuple(part.shape[1:]) for part in samples}) > 1:
