@@ -1,5 +1,6 @@
 """Small models with planted units, and records of them made the slow and obvious way."""
 
+import msgspec
 import torch
 from records import units_of
 from torch import nn
@@ -82,6 +83,14 @@ def hand_layer(
         pairs=pairs_of(weight, bias, near),
         verdict=Verdict(word="mixed", score=None, share=None, chance=None, reason=""),
     )
+
+
+def with_pairs(record, layer, **pairs):
+    """The record with other pairs in one layer, such as ``mirrored=((0, 1),)``."""
+    layers = list(record.layers)
+    told = msgspec.structs.replace(layers[layer].pairs, **pairs)
+    layers[layer] = msgspec.structs.replace(layers[layer], pairs=told)
+    return msgspec.structs.replace(record, layers=tuple(layers))
 
 
 def rows_of(model, name, norm=None):

@@ -13,6 +13,7 @@ from hand_records import (
     mlp,
     plant,
     same_outputs,
+    with_pairs,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,13 +70,23 @@ class TestLinear:
         assert done(pruned) == {("0", "duplicate"): ((1, 2), (1, 5), (1, 9))}
         same_outputs(pruned, model, self.x)
 
-    def test_a_pair_whose_units_have_duplicates(self):
+    def test_sets_told_as_a_chain(self):
+        model = mlp()
+        plant(model[0], copies=[(1, 2, 2.0), (1, 5, 0.25), (1, 9, 1.0)])
+        record = hand_record(model, self.x, MLP)
+        pruned = prune(model, with_pairs(record, 0, duplicate=((5, 9), (2, 5), (1, 2))))
+        assert done(pruned) == {("0", "duplicate"): ((1, 2), (1, 5), (1, 9))}
+        same_outputs(pruned, model, self.x)
+
+    @pytest.mark.parametrize("pair", [(0, 1), (1, 2)])
+    def test_a_pair_whose_units_have_duplicates(self, pair):
         model = mlp()
         plant(model[0], model[2], copies=[(0, 2, 2.0)], mirrors=[(0, 1, 1.0)])
         with torch.no_grad():  # v_0 + 2 v_2 = v_1, though no two are equal
             model[2].weight[:, 1] = model[2].weight[:, 0] + 2 * model[2].weight[:, 2]
         centre(model, "2", self.x)
-        pruned = prune(model, hand_record(model, self.x, MLP))
+        record = with_pairs(hand_record(model, self.x, MLP), 0, mirrored=(pair,))
+        pruned = prune(model, record)
         assert done(pruned) == {("0", "duplicate"): ((0, 2),), ("0", "mirrored"): ((0, 1),)}
         same_outputs(pruned, model, self.x)
 
@@ -108,6 +119,7 @@ class TestLinear:
         model = mlp()
         plant(model[0], copies=[(0, 5, 1.0)])
         with torch.no_grad():
+            model[0].bias[:] = 0  # so that only the directions differ
             model[0].weight[5, 0] += 1e-4
         record = hand_record(model, self.x, [{**MLP[0], "near": 1e-3}, *MLP[1:]])
         assert record.layers[0].pairs.duplicate == ((0, 5),)
@@ -300,6 +312,17 @@ class TestConvolutions:
         assert done(pruned) == {("0", "dead"): (1,), ("0", "duplicate"): ((0, 2),)}
         assert "max pooling follows" in left(pruned)["0", "mirrored"]
         same_outputs(pruned, model, self.x, eps=1e-5)
+
+    @pytest.mark.parametrize("part", ["bias", "running_mean", "running_var"])
+    def test_a_batch_norm_makes_equal_units_different(self, part):
+        model = convnet()
+        plant_norm(model, copies=[(0, 2, 2.0)])
+        with torch.no_grad():
+            getattr(model[1], part)[2] += 0.3
+        record = with_pairs(hand_record(model, self.x, CONV), 0, duplicate=((0, 2),))
+        pruned = prune(model, record, actions=["duplicate"])
+        assert pruned.done == ()
+        assert "equal only nearly" in left(pruned)["0", "duplicate"]
 
     def test_one_dimension(self):
         model = fill(

@@ -86,6 +86,7 @@ class TestForwardPasses:
                 lambda m, x: m.second(m.relu(m.first(x)).view(-1, 8)),
                 "view gives its output a fixed",
             ),
+            (lambda m, x: m.second(m.relu(m.first(x)).view(x.size(0), 8)), "view gives its"),
             (lambda m, x: m.second(m.relu(m.first(x)) * 2), "mul reads its output"),
             (lambda m, x: m.second(m.norm(m.relu(m.first(x)))), "norm, a BatchNorm1d, reads"),
             (lambda m, x: m.second(m.abs(m.relu(m.first(x)))), "abs reads its output"),
