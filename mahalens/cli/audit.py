@@ -151,6 +151,9 @@ def _audited(
         progress=_progress(display, len(x), _passes(loaded)),
         **{name: value for name, value in settings.items() if value is not None},
     )
+    most = max((layer.units_count for layer in record.layers), default=0)
+    if nodes and max(nodes) >= most:
+        raise InputError(f"--nodes: no layer has a unit {max(nodes)}; the widest has {most}")
     return msgspec.structs.replace(record, notes=(*notes, *record.notes))
 
 
@@ -158,6 +161,11 @@ def _perturb(
     wish: bool | None, loaded: LoadedModel, samples: Samples, batch_size: int
 ) -> tuple[bool, list[str]]:
     """Whether to perturb, and why not if it would be usual."""
+    if wish and samples.y is None:
+        raise InputError(
+            "--perturb is judged by accuracy, which needs labels, and the data has none; add y to "
+            "it, or leave the option out"
+        )
     if wish is not None or samples.y is None:
         return bool(wish), []
     from mahalens.audit.model_files.fitting import scores_and_seconds

@@ -49,7 +49,7 @@ def load_fitting(
     Each is tried with a few samples; nothing is changed by that but what a network may itself
     keep from call to call.
     """
-    failures: list[str] = []
+    failures: dict[str, list[str]] = {}
     loaded = None if is_script(spec) else load_model(spec, weights)
     for shape in shapes:
         some = _some(x, TRIED).reshape(-1, *shape)
@@ -60,15 +60,15 @@ def load_fitting(
                 found = _trusted(loaded, shape)
             _try(found, x, shape)
         except _Unfit as error:
-            failures.append(f"{list(shape)}: {error}")
+            failures.setdefault(str(error), []).append(str(list(shape)))
             continue
         except InputError as error:
             if loaded is not None or "fails on samples of shape" not in str(error):
                 raise
-            failures.append(f"{list(shape)}: {_within(str(error))}")
+            failures.setdefault(_within(str(error)), []).append(str(list(shape)))
             continue
         return found, shape
-    tried = "; ".join(failures)
+    tried = "; ".join(f"{' or '.join(told)}: {why}" for why, told in failures.items())
     raise InputError(
         f"{spec}: the model fails on the data ({tried}); give the shape of a sample that it takes "
         f"with --shape, or other data"
