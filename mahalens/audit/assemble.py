@@ -9,6 +9,7 @@ from torch import nn
 
 from mahalens.audit.gather.layer import LayerGatherer
 from mahalens.audit.gather.readings import (
+    ascending_rows,
     read_histograms,
     read_places,
     read_prototypes,
@@ -34,7 +35,7 @@ def layer_record(
 ) -> LayerRecord:
     """The record of a layer; ``placed`` says whether its weights are known."""
     site, settings = gathered.site, gathered.settings
-    ascending = gathered.kept.rows.T.contiguous().sort(dim=1).values
+    ascending = ascending_rows(gathered.kept.rows)
     units = read_units(gathered, classes, ascending)
     rows, offsets = site.rows(), site.offsets()
     hyperplanes = read_places(gathered, units, ascending) if placed else None

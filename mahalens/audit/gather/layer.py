@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,17 +11,18 @@ from torch import Tensor
 
 from mahalens.audit.gather.extremes import KeptRows, Smallest
 from mahalens.audit.gather.input_rows import Covariance, rows_fed
-from mahalens.audit.gather.moments import ActivitySums, Members, MomentSums
+from mahalens.audit.gather.moments import ActivitySums, Members, MomentSums, Room
 from mahalens.audit.record import Settings
 from mahalens.audit.watch.functions import EVEN, FLAT_BEYOND
-from mahalens.audit.watch.site import Activation, Site
+from mahalens.audit.watch.site import Site
 from mahalens.audit.watch.trace import Use
 
+Pick = Callable[..., Tensor]
 _KEPT_VALUES = 2**21
 """Values that a layer keeps of its rows at most: 8 MB in float32."""
 _FEWEST_KEPT = 512
-_BLOCK = 2**17
-"""Values that are summed up at a time: half a megabyte in float32."""
+_BLOCK = 2**18
+"""Values that are summed up at a time: a megabyte in float32."""
 
 
 class LayerGatherer:
@@ -54,6 +56,8 @@ class LayerGatherer:
         self.faulty = torch.zeros(units, dtype=torch.bool)
         """Units that gave NaN or infinite values."""
         self._generator = torch.Generator().manual_seed(seed + 1)
+        self._room = Room()
+        self._even = site.activation in EVEN
         self._scale, self._shift = site.scale, site.shift
         self.inputs: Covariance | None = None
         self.outputs: Covariance | None = None
@@ -117,21 +121,23 @@ class LayerGatherer:
         """
         z = self._folded(output.detach().to("cpu").contiguous())
         samples, positions, units = z.shape
-        lows, highs = torch.aminmax(z, dim=1) if positions > 1 else (z[:, 0], z[:, 0])
-        if not math.isfinite(float(lows.sum() + highs.sum())) and not bool(z.isfinite().all()):
+        if not math.isfinite(float(z.sum())) and not bool(z.isfinite().all()):
             self.faulty |= (~z.isfinite()).flatten(0, 1).any(0)
             z = torch.nan_to_num(z, nan=0.0, posinf=0.0, neginf=0.0)
-            lows, highs = torch.aminmax(z, dim=1)
-        self.least = torch.minimum(self.least, lows.amin(0))
-        self.greatest = torch.maximum(self.greatest, highs.amax(0))
-        if self.by_sample:
-            self._prototypes(z, lows, highs, start, before)
         # In blocks that stay in the cache, as the rows are gone through several times.
         size = max(1, _BLOCK // (positions * units))
+        ends = []
         for first in range(0, samples, size):
             block = z[first : first + size]
             own = None if labels is None else labels[first : first + size]
             self._sum_up(block, own, start + first)
+            ends.append(_ends(block, self._room))
+        lows, highs, nearest = (torch.cat(parts) for parts in zip(*ends, strict=True))
+        self.least = torch.minimum(self.least, least_of(lows, torch.minimum))
+        self.greatest = torch.maximum(self.greatest, least_of(highs, torch.maximum))
+        if self.by_sample:
+            strength = torch.maximum(lows.abs(), highs.abs()) if self._even else highs
+            self._prototypes(z, nearest, strength, start, before)
         rows = z.view(-1, units)
         repeated = None if labels is None else labels.repeat_interleave(positions)
         self.kept.add(rows, repeated)
@@ -154,44 +160,70 @@ class LayerGatherer:
             repeated = labels.repeat_interleave(positions)
         rows = z.view(-1, z.shape[2])
         members = Members(repeated, len(rows), z.dtype)
-        self.moments.add(rows, members)
+        self.moments.add(rows, members, self._room)
         site, tolerance = self.site, self.settings.tolerance
-        active = active_rows(rows, site.activation, site.apply, tolerance)
-        positive = None if site.activation == "relu" else rows > tolerance
-        flat = None
+        mask = self._room.like(rows, 2)  # comparing into numbers is quicker than into truth values
+        positive = flat = None
+        if site.activation == "relu":
+            active = torch.gt(rows, tolerance, out=mask)
+        else:
+            values = rows if site.activation in ("abs", "none") else self._activated(rows)
+            size = torch.abs(values, out=self._room.like(rows, 1))
+            active = torch.gt(size, tolerance, out=mask)
+            positive = torch.gt(rows, tolerance, out=self._room.like(rows, 0))
         if site.activation in FLAT_BEYOND:
             low, high = FLAT_BEYOND[site.activation]
             flat = (rows < low) | (rows > high)
         silent = self.activity.add(active, positive, flat, members)
-        if self.by_sample and bool(silent.any()):
-            self.activity.note_silent(silent.nonzero()[:, 0] // positions + start)
+        if len(silent):
+            self.activity.note_silent(silent // positions + start)
+
+    def _activated(self, rows: Tensor) -> Tensor:
+        """The activations of rows [n, K]; the rows themselves where the function is not known."""
+        return rows if self.site.apply is None else self.site.apply(rows)
 
     def _prototypes(
-        self, z: Tensor, lows: Tensor, highs: Tensor, start: int, before: int | None
+        self, z: Tensor, nearest: Tensor, strength: Tensor, start: int, before: int | None
     ) -> None:
         """Keep the samples nearest the zero set, and the most active ones."""
         several = z.shape[1] > 1
-        even = self.site.activation in EVEN
-        size = torch.linalg.vector_norm(z, ord=-math.inf, dim=1) if several else z[:, 0].abs()
 
-        def nearest(samples: Tensor, units: Tensor) -> Tensor:
+        def of_nearest(samples: Tensor, units: Tensor) -> Tensor:
             return z[samples, :, units].abs().argmin(1)
 
-        def strongest(samples: Tensor, units: Tensor) -> Tensor:
+        def of_strongest(samples: Tensor, units: Tensor) -> Tensor:
             values = z[samples, :, units]
-            return (values.abs() if even else values).argmax(1)
+            return (values.abs() if self._even else values).argmax(1)
 
-        self.near.add(size, start, nearest if several else None, before)
-        strength = torch.maximum(lows.abs(), highs.abs()) if even else highs
-        self.strong.add(-strength, start, strongest if several else None, before)
+        self.near.add(nearest, start, of_nearest if several else None, before)
+        self.strong.add(-strength, start, of_strongest if several else None, before)
 
 
-def active_rows(z: Tensor, activation: str, apply: Activation | None, tolerance: float) -> Tensor:
-    """Where ``|f(z)| > tolerance`` [n, K]; of an unknown f, where ``|z|`` is."""
-    if activation == "relu":
-        return z > tolerance
-    values = z if activation in ("abs", "none") or apply is None else apply(z)
-    return values.abs() > tolerance
+def _ends(z: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor]:
+    """The least z, the greatest z and the least |z| over positions, [B, P, K] -> [B, K]."""
+    size = torch.abs(z, out=room.like(z, 0))
+    lows, highs = over_positions(z, torch.minimum, room), over_positions(z, torch.maximum, room)
+    return lows, highs, over_positions(size, torch.minimum, room)
+
+
+def over_positions(values: Tensor, pick: Pick, room: Room) -> Tensor:
+    """The least (``torch.minimum``) or greatest values over positions, [B, P, K] -> [B, K].
+
+    Halves are compared with each other until one position is left: quicker than ``amin``.
+    """
+    number = 3
+    while (count := values.shape[1]) > 1:
+        half = count // 2
+        picked = pick(values[:, :half], values[:, half : 2 * half], out=room.half(values, number))
+        if count % 2:
+            pick(picked[:, 0], values[:, -1], out=picked[:, 0])
+        values, number = picked, 7 - number  # two places in turn
+    return values[:, 0].clone()
+
+
+def least_of(values: Tensor, pick: Pick) -> Tensor:
+    """The least or greatest of each column, [n, K] -> [K]."""
+    return over_positions(values[None], pick, Room())[0]
 
 
 def rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -155,6 +156,12 @@ def quantiles_of(ascending: Tensor, levels: Tensor) -> Tensor:
     return ascending[:, low].double() * (1 - share) + ascending[:, high].double() * share
 
 
+def ascending_rows(rows: Tensor) -> Tensor:
+    """The values of each unit in ascending order: [n, K] -> [K, n]."""
+    values = rows.T.contiguous().numpy()
+    return torch.from_numpy(np.sort(values, axis=1))  # many times as quick as torch's
+
+
 def _class_quantiles(gathered: LayerGatherer, classes: int, settings: Settings) -> Tensor | None:
     units, levels = gathered.site.units, len(settings.quantiles)
     if not classes or classes * units * levels > _MOST_CLASS_QUANTILES:
@@ -163,8 +170,7 @@ def _class_quantiles(gathered: LayerGatherer, classes: int, settings: Settings) 
     for label in range(classes):
         rows = gathered.kept.rows[gathered.kept.labels == label]
         if len(rows):
-            ascending = rows.T.contiguous().sort(dim=1).values
-            found[label] = quantiles_of(ascending, torch.tensor(settings.quantiles))
+            found[label] = quantiles_of(ascending_rows(rows), torch.tensor(settings.quantiles))
     return found
 
 
