@@ -86,11 +86,15 @@ class Classes:
         """How many classes there are, 0 without any."""
         return len(self.names())
 
-    def least_count(self) -> int:
-        """How many classes there are at the least, from what was seen so far."""
-        return (
-            len(self._given_names or ()) if self.given and self._given_names else len(self._counts)
-        )
+    def fit(self, scores: int) -> bool:
+        """Whether so many outputs can be a score for each class.
+
+        Where classes have names there is one for each; otherwise there may be classes that the
+        data has no samples of.
+        """
+        if self._given_names is not None:
+            return scores == len(self._given_names)
+        return scores >= len(self._counts)
 
     def names(self) -> tuple[str, ...]:
         """Their names."""

@@ -267,6 +267,6 @@ def _guess(output: Any, samples: int, predict: Predict | None, classes: Classes)
     if predict is not None:
         return predict(output)
     scores = scores_of(output, samples)
-    if scores is None or scores.shape[1] < classes.least_count():
+    if scores is None or not classes.fit(scores.shape[1]):
         return None
     return scores.argmax(1)
