@@ -100,6 +100,14 @@ class TestForwardPasses:
                 "2 parts of the network read",
             ),
             (
+                lambda m, x: m.second(h := m.relu(m.first(x))) / h.size(1),
+                "2 parts of the network read",
+            ),
+            (
+                lambda m, x: m.second(h := m.relu(m.first(x))) / h.shape[-1],
+                "2 parts of the network read",
+            ),
+            (
                 lambda m, x: m.second(m.relu(m.first(x))) + m.first.bias.sum(),
                 "parameters of first are also used",
             ),
