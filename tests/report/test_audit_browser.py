@@ -102,7 +102,7 @@ def test_opens_without_a_fault_and_fits_a_narrow_window(visit, name):
     for place in range(min(len(record.layers), 4)):
         page.select_option("#layer-select", str(place))
         shown = record.layers[place]
-        assert page.inner_text("#layer-title").startswith(shown.name or "(no name)")
+        assert page.inner_text("#layer-title").startswith(f"Layer {shown.name or '(no name)'}")
         assert overflow(page) <= 0
         page.locator("#unit-table tbody button").first.click()
         assert page.is_visible("#node-title")
@@ -148,19 +148,19 @@ def test_layers_of_equal_value_keep_their_order(visit):
 def test_a_layer_is_chosen_by_click_by_key_by_list_and_by_address(visit):
     page = visit("usual")
     title = page.locator("#layer-title")
-    assert title.inner_text().startswith("conv")
+    assert title.inner_text().startswith("Layer conv")
     page.locator("#layer-table tbody tr").nth(1).locator("td").nth(1).click()
-    assert title.inner_text().startswith("fc1")
+    assert title.inner_text().startswith("Layer fc1")
     assert page.input_value("#layer-select") == "1"
     assert page.locator("#layer-table tr.chosen").get_attribute("data-layer") == "1"
     assert page.evaluate("location.hash") == "#layer-2"
     page.locator("#layer-table .choose").nth(2).focus()
     page.keyboard.press("Enter")
-    assert title.inner_text().startswith("fc2")
+    assert title.inner_text().startswith("Layer fc2")
     page.select_option("#layer-select", label="broken")
-    assert title.inner_text().startswith("broken")
+    assert title.inner_text().startswith("Layer broken")
     assert "all 4 units are dead" in page.inner_text("#layer-verdict")
-    assert visit("usual", "#layer-2").inner_text("#layer-title").startswith("fc1")
+    assert visit("usual", "#layer-2").inner_text("#layer-title").startswith("Layer fc1")
 
 
 def test_marks_stand_where_the_class_means_are(visit):

@@ -139,7 +139,7 @@ def test_what_is_missing_is_null_and_a_dash():
     columns = data_in(page)["layers"][0]["columns"]
     assert columns["mean"] == columns["near"] == [None] * 4
     assert "through" not in columns
-    assert ">–</td>" in page
+    assert "<span>–</span></td>" in page
 
 
 def test_a_large_network_makes_a_page_of_a_few_megabytes_that_says_what_it_left_out():

@@ -28,11 +28,13 @@ _LONGEST = 48  # characters of a layer's name
 def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     """One strip per node: the line in the middle is its hyperplane, each mark a class's mean.
 
-    Of more than 40 nodes the figure has those whose hyperplane is nearest a class, and says so.
+    Of more than 40 nodes the figure has 40, evenly from the one nearest a class to the furthest,
+    so that the picture is fair to the layer; it says so.
     """
     near = nearness(layer)
     closest = np.argsort(np.where(np.isnan(near), np.inf, near), kind="stable")
-    order = _grouped(layer, [int(unit) for unit in closest[:MOST]])
+    spread = np.linspace(0, len(closest) - 1, min(len(closest), MOST)).round().astype(int)
+    order = _grouped(layer, [int(unit) for unit in closest[spread]])
     height = _TOP + _BOTTOM + _ROW * max(len(order), 3)
     figure = Figure(figsize=(WIDTH, height))
     FigureCanvasAgg(figure)
@@ -41,7 +43,7 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
         (left, _BOTTOM / height, right - left, 1 - (_TOP + _BOTTOM) / height),
     )
     places, band = _places(record, layer, order)
-    reach = _reach(places, band)
+    reach = _reach(layer, places)
     rows = np.arange(len(order))
     ax.barh(
         rows,
@@ -63,7 +65,8 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     title = f"{name}: {layer.verdict.word}"
     figure.text(left, 1 - 0.3 / height, plain(title), fontsize=12, fontweight="bold", va="center")
     cut = layer.units_count > MOST
-    told = f"the {MOST} of {layer.units_count:,} nodes nearest a class mean" if cut else "all nodes"
+    told = f"{MOST} of {layer.units_count:,} nodes, evenly from the nearest a mean to the furthest"
+    told = told if cut else "all nodes"
     figure.text(left, 1 - 0.58 / height, f"Shown: {told}", color=GREY, va="center")
     _legend(figure, record, layer)
     return figure
@@ -94,11 +97,11 @@ def _places(record: AuditRecord, layer: LayerRecord, order: list[int]) -> tuple[
     return means / spread, np.nan_to_num(ends / spread)
 
 
-def _reach(places: Floats, band: Floats) -> float:
-    """Half the width of the picture: nearly all marks are inside, the rest stand at its edge."""
-    known = np.abs(np.concatenate([places.ravel(), band.ravel()]))
-    known = known[np.isfinite(known)]
-    return float(np.clip(np.quantile(known, 0.95) if len(known) else 2.0, 2.0, 6.0))
+def _reach(layer: LayerRecord, places: Floats) -> float:
+    """Half the width of the picture: as wide as nearly all marks need, the rest at its edge."""
+    known = np.abs(places[np.isfinite(places)])
+    least = 2.0 if layer.units.class_mean is None else 0.5
+    return float(np.clip(1.1 * np.quantile(known, 0.98) if len(known) else 2.0, least, 4.0))
 
 
 def _draw_marks(

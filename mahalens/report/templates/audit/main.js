@@ -40,7 +40,7 @@ function chooseLayer(place, move) {
   const layer = data.layers[place];
   if (!layer) return;
   byId('layer').hidden = false;
-  byId('layer-title').replaceChildren(layer.name || '(no name)', element('small', {}, layer.kind));
+  byId('layer-title').replaceChildren(`Layer ${layer.name || '(no name)'}`, element('small', {}, layer.kind));
   layerSelect.value = String(place);
   for (const row of layerTable.tBodies[0].rows) {
     const chosen = Number(row.dataset.layer) === place;

@@ -8,7 +8,7 @@ function nodeAnswer(layer, place) {
   if (columns.flags[place] & FLAGS.dead) return 'This unit is dead: it is not active on a single row, so nothing that follows can depend on it.';
   if (!told) return 'Nothing is known of where its hyperplane lies.';
   const chance = known(columns.chance?.[place]) ? ` Moved to the row of a random sample, it would pass through ${columns.nearest ? `a ${noun}` : 'the mean'} ${percent(columns.chance[place])} of the time.` : '';
-  return `Its hyperplane ${told.replace('nearest is', `passes through no ${noun} mean; the nearest is`)}.${chance}`;
+  return `Its hyperplane ${told.replace('nearest is', `passes through no ${noun}; the nearest is`)}.${chance}`;
 }
 
 // A ridge per class where there is a histogram, otherwise mean and spread of each class.
@@ -18,7 +18,8 @@ function ridges(layer, place, width) {
   const own = new Map(classesOf(layer, place).map(([label, mean, spread]) => [label, [mean, spread]]));
   const labels = kept ? kept.rows.map(([label]) => (columns.class_mean ? label : null)) : [...own.keys()];
   const row = labels.length > 16 ? 18 : 25;
-  const left = Math.min(110, width * 0.26);
+  const named = (label) => (label === null ? 'all rows' : className(label));
+  const left = Math.min(Math.max(44, 26 + 7 * Math.max(...labels.map((label) => named(label).length))), 120, width * 0.3);
   const head = kept ? 18 : 6;
   const height = head + row * labels.length + 42;
   const ends = kept ? [kept.edges[0], kept.edges.at(-1)] : [columns.least[place], columns.greatest[place]];
@@ -45,22 +46,27 @@ function ridges(layer, place, width) {
     tallest = Math.max(tallest, ...found);
     return found;
   });
+  // A few bins that hold nearly everything would flatten all others: they are cut, and it is said.
+  const usual = shares ? shares.flat().filter((share) => share > 0).sort((a, b) => a - b) : [];
+  const limit = 4 * (usual[Math.floor(0.95 * (usual.length - 1))] ?? 0);
+  const tooTall = usual.length > 40 && tallest > 1.5 * limit;
+  if (tooTall) tallest = limit;
   const nearest = columns.nearest?.[place] ?? null;
   labels.forEach((label, index) => {
     const base = head + row * (index + 1) - 3;
     const colour = label === null ? 'var(--distance)' : markColour(label);
     const hit = columns.through?.[place] === 1 && label === nearest;
     if (label !== null && !(manyClasses && label === OTHERS)) picture.append(mark(label, 8, base - 5, 4.6, { class: hit ? 'mark hit' : 'mark' }));
-    picture.append(drawn('text', { class: hit ? 'strong' : '', x: 19, y: base - 1 }, label === null ? 'all rows' : cut(className(label), Math.floor((left - 22) / 6.6))));
+    picture.append(drawn('text', { class: hit ? 'strong' : '', x: 19, y: base - 1 }, cut(named(label), Math.floor((left - 20) / 6.6))));
     const [mean, spread] = own.get(label) ?? [null, null];
     const overlap = kept?.rows[index][2];
-    const text = `${label === null ? 'All rows' : className(label)}${known(mean) ? `: mean z ${number(mean)}, spread ${number(spread)}` : ''}${known(overlap) && labels.length > 1 ? `\n${percent(overlap)} in common with the others` : ''}`;
+    const text = `${named(label)}${known(mean) ? `: mean z ${number(mean)}, spread ${number(spread)}` : ''}${known(overlap) && labels.length > 1 ? `\n${percent(overlap)} in common with the others` : ''}`;
     picture.append(drawn('line', { class: 'axis', x1: left + 6, x2: width - 8, y1: base, y2: base }));
     if (shares) {
       const high = (row + 12) / (tallest || 1);
       let path = `M${across(kept.edges[0]).toFixed(1)},${base}`;
       shares[index].forEach((share, bin) => {
-        const y = (base - share * high).toFixed(1);
+        const y = (base - Math.min(share, tallest) * high).toFixed(1);
         path += `V${y}H${across(kept.edges[bin + 1]).toFixed(1)}`;
       });
       picture.append(drawn('path', { d: `${path}V${base}z`, fill: colour, 'fill-opacity': 0.55, stroke: colour, 'data-tip': text }));
@@ -71,7 +77,8 @@ function ridges(layer, place, width) {
     if (known(mean) && mean >= from && mean <= to) picture.append(drawn('line', { x1: across(mean), x2: across(mean), y1: base - 11, y2: base, stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
   });
   if (from <= 0 && to >= 0) picture.append(drawn('line', { class: 'plane', x1: across(0), x2: across(0), y1: 2, y2: bottom, 'stroke-dasharray': '5 3', 'pointer-events': 'none' }));
-  picture.append(drawn('text', { class: 'soft', x: (left + width) / 2, y: bottom + 36, 'text-anchor': 'middle' }, from <= 0 && to >= 0 ? 'z, pre-activation (dashed: the hyperplane z = 0)' : `z, pre-activation (the hyperplane z = 0 is off to the ${from > 0 ? 'left' : 'right'})`));
+  picture.append(drawn('text', { class: 'soft', x: width < 420 ? width / 2 : (left + width) / 2, y: bottom + 36, 'text-anchor': 'middle' }, from <= 0 && to >= 0 ? 'z, pre-activation (dashed: the hyperplane z = 0)' : `z, pre-activation (the hyperplane z = 0 is off to the ${from > 0 ? 'left' : 'right'})`));
+  if (tooTall) picture.append(drawn('text', { class: 'soft', x: width - 8, y: 12, 'text-anchor': 'end' }, 'the tallest bars are cut'));
   return picture;
 }
 
@@ -159,7 +166,7 @@ function openNode(layer, place, among) {
   const kept = String(unit) in layer.histograms;
   dialog.replaceChildren(
     element('div', { class: 'node-head' },
-      element('h2', { id: 'node-title' }, `Unit ${unit} `, element('small', {}, `of ${cut(layer.name, 60)}`)),
+      element('h2', { id: 'node-title' }, `Unit ${unit} `, element('small', {}, `of layer ${cut(layer.name, 60)}`)),
       element('div', {}, button('←', 'Previous unit', () => step(-1), at <= 0), button('→', 'Next unit', () => step(1), at >= among.length - 1), button('Close', 'Close', () => dialog.close()))),
     element('p', { class: 'node-answer' }, nodeAnswer(layer, place)),
     element('p', {}, tagsOf(layer, place)),

@@ -39,7 +39,8 @@ function classesOf(layer, place) {
   return which.map((label, k) => [label, columns.class_mean[place][k], columns.class_std[place][k]]);
 }
 
-// Half the width of the picture in spreads: nearly all marks lie inside, the rest stand at its edge.
+// Half the width of the picture in spreads: as wide as the marks need. A few that lie far out
+// stand at the edge, and so do the ends of bands.
 function reachOf(layer) {
   const { columns } = layer;
   const sizes = [];
@@ -47,18 +48,20 @@ function reachOf(layer) {
     const spread = columns.std[place];
     if (!(spread > 0) || columns.flags[place] & FLAGS.dead) return;
     for (const [, mean] of classesOf(layer, place)) if (known(mean)) sizes.push(Math.abs(mean / spread));
-    for (const end of [columns.low[place], columns.high[place]]) if (known(end)) sizes.push(Math.abs(end / spread));
   });
   sizes.sort((a, b) => a - b);
-  return Math.min(6, Math.max(2, sizes[Math.floor(0.95 * (sizes.length - 1))] ?? 2));
+  const wanted = 1.1 * (sizes[Math.floor(0.98 * (sizes.length - 1))] ?? 2);
+  return Math.min(4, Math.max(columns.class_mean ? 0.5 : 2, wanted));
 }
 
 function tellNearest(layer, place) {
   const { columns } = layer;
   if (!known(columns.near[place])) return '';
   const label = columns.nearest?.[place] ?? -1;
-  const whose = label >= 0 ? `${noun} ${className(label)}` : 'the mean of the data';
-  return `${columns.through?.[place] ? 'passes through' : 'nearest is'} ${whose}, ${number(columns.near[place], 2)} spreads away`;
+  const away = number(columns.near[place], 2);
+  const through = columns.through?.[place] === 1;
+  if (label < 0) return through ? `passes through the mean of the data, ${away} spreads off` : `misses the mean of the data by ${away} spreads`;
+  return `${through ? 'passes through' : 'nearest is'} ${noun} ${className(label)}, whose mean is ${away} of its spreads away`;
 }
 
 function strip(layer, place, index, scale, lit) {

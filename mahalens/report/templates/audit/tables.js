@@ -59,7 +59,8 @@ function tagsOf(layer, place) {
   if (flags & FLAGS.dead) tag('dead', true);
   else if (flags & FLAGS.rare) tag('rare', true);
   if (flags & FLAGS.saturated) tag('saturated', true);
-  if (flags & FLAGS.always) tag('always active');
+  // Where the activation is never zero this is true of all units, and tells nothing.
+  if (flags & FLAGS.always && 2 * columns.flags.filter((f) => f & FLAGS.always).length < columns.flags.length) tag('always active');
   for (const [kind, words] of [['mirrored', 'mirror of'], ['duplicate', 'duplicate of'], ['parallel', 'parallel to']]) {
     const others = partners[kind]?.[unit];
     if (others) tag(`${words} ${others.slice(0, 3).join(', ')}${others.length > 3 ? ' …' : ''}`);
