@@ -94,7 +94,11 @@ def write_tables(record: AuditRecord, folder: str | os.PathLike[str]) -> list[Pa
             continue
         path = Path(folder) / f"{what}.csv"
         # Line by line: the table of units by classes may not fit into memory as dictionaries.
-        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as out:
+        # A class may be called after a folder whose name is no UTF-8, so that is escaped.
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", -1, "utf-8", "backslashreplace", newline="") as out,
+        ):
             writer = csv.writer(out, lineterminator="\n")
             writer.writerow(first)
             writer.writerow(map(_cell, first.values()))

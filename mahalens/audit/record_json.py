@@ -55,7 +55,9 @@ def audit_json(record: AuditRecord) -> dict[str, Any]:
 
 def audit_text(record: AuditRecord) -> str:
     """The text of ``audit.json``: indented, with short lists on one line each."""
-    return _indented(audit_json(record), "") + "\n"
+    text = _indented(audit_json(record), "") + "\n"
+    # A class may be called after a folder whose name is no UTF-8; JSON has escapes for that.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _layer(layer: LayerRecord, within: str, left_out: list[str]) -> dict[str, Any]:

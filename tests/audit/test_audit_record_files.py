@@ -13,7 +13,8 @@ from records import changed, example_record
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from mahalens.audit.record_files import KEY, load_audit, save_record
+from mahalens.audit.frames import write_tables
+from mahalens.audit.record_files import KEY, audit_text, load_audit, save_record
 from mahalens.errors import InputError
 
 
@@ -123,6 +124,16 @@ class TestRoundTrip:
         with safe_open(saved, "pt") as file:
             plain = json.loads(file.metadata()[KEY])
         assert plain["layers"][1]["units"]["mean"] == {"tensor": "layers.1.units.mean"}
+
+    def test_names_that_are_no_utf8(self, record, tmp_path):
+        name = b"caf\xe9".decode("utf-8", "surrogateescape")  # as the names of files come
+        data = msgspec.structs.replace(record.data, classes=(name, *record.data.classes[1:]))
+        odd = msgspec.structs.replace(record, data=data)
+        odd.save(tmp_path / "a.safetensors")
+        assert load_audit(tmp_path / "a.safetensors").data.classes[0] == name
+        assert json.loads(audit_text(odd).encode())["data"]["classes"][0] == name
+        write_tables(odd, tmp_path)
+        assert "caf\\udce9" in (tmp_path / "classes.csv").read_text()
 
     def test_an_old_file_is_replaced_whole(self, saved, record):
         msgspec.structs.replace(record, model="Other").save(saved)
