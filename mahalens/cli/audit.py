@@ -140,7 +140,7 @@ def _audited(
     record = read_network(
         loaded.module,
         x if samples.y is None else (x, samples.y),
-        classes=samples.classes or None,
+        classes=samples.classes if _named(samples) else None,
         batch_size=loaded.batch_size or batch_size,
         perturb=perturb,
         nodes=nodes,
@@ -171,7 +171,9 @@ def _perturb(
     from mahalens.audit.model_files.fitting import scores_and_seconds
 
     scores, seconds = scores_and_seconds(loaded, samples.x, samples.shape, batch_size)
-    if scores < len(samples.classes):
+    # A network may know more classes than samples that have only numbers; not than named ones.
+    wrong = scores != len(samples.classes) if _named(samples) else scores < len(samples.classes)
+    if wrong:
         return False, [
             "the outputs are no scores of the classes, so that perturbations are left out"
         ]
@@ -182,6 +184,11 @@ def _perturb(
             f"with --perturb, perhaps with a --limit"
         ]
     return True, []
+
+
+def _named(samples: Samples) -> bool:
+    """Whether the classes have names, and not only numbers."""
+    return bool(samples.classes) and not all(name.isdecimal() for name in samples.classes)
 
 
 def _passes(loaded: LoadedModel) -> int:

@@ -1,7 +1,9 @@
 """``mahalens audit`` and ``mahalens diff``: what is written, what is printed, what is refused."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -347,3 +349,14 @@ def test_help_names_every_option(cli):
     outcome = cli("audit", "--help")
     for option in ("--weights", "--shape", "--pixels", "--perturb", "--clusters", "--rare"):
         assert option in outcome.out
+
+
+def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "auditing.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    with quiet():
+        exec(compile(code, "auditing.md", "exec"), {})
+    assert "layer" in capsys.readouterr().out
+    assert (tmp_path / "model.pt2").exists()
+    assert load_audit(tmp_path / "audit.safetensors").data.samples == 360
