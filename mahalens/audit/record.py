@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Rows drawn at random from all, for quantiles and histograms (all, if there are fewer)."""
     patches: int = 16
     """Positions per sample drawn at random for the covariance of a convolution's patches."""
-    widest: int = 4096
+    widest: int = 1536
     """Inputs per row up to which the covariance of a layer's input is gathered."""
     prototypes: int = 8
     clusters: int | None = None
