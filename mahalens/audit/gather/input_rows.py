@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -39,7 +40,8 @@ def patches(use: Use, positions: int, generator: torch.Generator) -> Tensor:
     chosen = torch.randperm(total, generator=generator)[:positions] if total > positions else None
     places = torch.arange(total) if chosen is None else chosen.sort().values
     found = []
-    for place in torch.stack(torch.unravel_index(places, grid), dim=1).tolist():
+    # numpy's: that of torch loads a library for symbols, which takes seconds.
+    for place in zip(*np.unravel_index(places.numpy(), tuple(grid)), strict=True):
         window = [slice(None), slice(None)]
         for axis, at in enumerate(place):
             start = at * geometry["stride"][axis]
