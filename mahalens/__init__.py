@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mahalens.init import kaiming_through_samples
     from mahalens.nn import (
         Abs,
+        AbsReLU,
         Chain,
         Neg,
         Norm,
@@ -64,6 +65,7 @@ _EXPORTS = {
     "reconstruct": "mahalens.geometry",
     # nn: layers, and architectures as data
     "Abs": "mahalens.nn",
+    "AbsReLU": "mahalens.nn",
     "Neg": "mahalens.nn",
     "Norm": "mahalens.nn",
     "OffsetL2": "mahalens.nn",
@@ -111,6 +113,7 @@ _EXPORTS = {
 __all__ = [
     "SGD",
     "Abs",
+    "AbsReLU",
     "Adam",
     "AuditRecord",
     "Batches",

@@ -13,7 +13,7 @@ import msgspec
 from torch import Tensor
 
 
-class UnitReading(msgspec.Struct, frozen=True, kw_only=True):
+class UnitReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How each unit responds, over all rows; quantiles over the kept ones."""
 
     dead: tuple[int, ...]
@@ -51,7 +51,7 @@ class UnitReading(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the rows of each class on which no unit is active [C]."""
 
 
-class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True):
+class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Where the hyperplanes ``z = 0`` lie in the data. Distances are signed: + where z > 0."""
 
     length: Tensor
@@ -89,7 +89,7 @@ class PairReading(msgspec.Struct, frozen=True, kw_only=True):
     """Parallel pairs beyond those listed."""
 
 
-class WhiteningReading(msgspec.Struct, frozen=True, kw_only=True):
+class WhiteningReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether the layer whitens its input; over the deduplicated units."""
 
     rows: int
@@ -117,7 +117,7 @@ class WhiteningReading(msgspec.Struct, frozen=True, kw_only=True):
     """Effective rank, exp of the entropy of the normalised eigenvalues, of Σ and of M."""
 
 
-class PrototypeReading(msgspec.Struct, frozen=True, kw_only=True):
+class PrototypeReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The inputs that explain each unit under both readings, best first."""
 
     near_sample: Tensor
@@ -130,7 +130,7 @@ class PrototypeReading(msgspec.Struct, frozen=True, kw_only=True):
     """Rows with the largest activation: sample, position and activation [K, P]."""
 
 
-class HistogramReading(msgspec.Struct, frozen=True, kw_only=True):
+class HistogramReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Histograms of z over the kept rows, by class, for chosen units."""
 
     units: tuple[int, ...]

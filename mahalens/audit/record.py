@@ -71,7 +71,7 @@ class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The shape [H, W] or [C, H, W] to draw a sample as, where it is an image."""
 
 
-class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class LayerRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What was found in one layer."""
 
     name: str
@@ -114,7 +114,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What an audit found in a network; made by :func:`mahalens.audit`."""
 
     format: int = FORMAT
