@@ -214,7 +214,7 @@ def _largest(layer: LayerRecord) -> tuple[float, str]:
     count, pairs = layer.units_count, layer.pairs
     mirrored = len(pairs.mirrored) if pairs else 0
     duplicate = len({j for _, j in pairs.duplicate}) if pairs else 0
-    of_layer = f"of {count} units of {layer.name}"
+    of_layer = f"of {count} units of layer {layer.name}"
     findings = [
         (len(layer.units.dead) / count, f"{len(layer.units.dead)} {of_layer} are dead"),
         (

@@ -205,7 +205,7 @@ def test_the_summary_counts_layers_and_names_the_largest_finding():
     ]
     assert summarise(layers) == (
         "2 layers are distance-like and 1 layer is mixed; 2 of 40 units are dead; "
-        "the largest finding is that 10 of 20 units of b stand in mirrored pairs."
+        "the largest finding is that 10 of 20 units of layer b stand in mirrored pairs."
     )
     assert "3 of 10 units of c are saturated" in summarise(
         [*layers, layer("c", "broken", saturated=[0, 1, 2])]
