@@ -71,7 +71,7 @@ def short_name(name: str) -> str:
     """
     if not name:
         return "(no name)"
-    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]
+    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :].lstrip(".")
 
 
 def layer_row(place: int, layer: LayerRecord) -> dict[str, Any]:
@@ -159,9 +159,6 @@ def again(record: AuditRecord) -> dict[str, str]:
             f"record = mahalens.audit(model, data{''.join(changed)})\n"
             'record.save("audit.safetensors")'
         ),
-        "page": (
-            "from mahalens.report import write_audit_report\n\n"
-            'write_audit_report(mahalens.load_audit("audit.safetensors"), "FOLDER")'
-        ),
+        "page": "mahalens report FOLDER",
         "versions": f"mahalens {record.mahalens} and torch {record.torch}",
     }

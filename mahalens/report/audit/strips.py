@@ -100,7 +100,7 @@ def _places(record: AuditRecord, layer: LayerRecord, order: list[int]) -> tuple[
 def _reach(layer: LayerRecord, places: Floats) -> float:
     """Half the width of the picture: as wide as nearly all marks need, the rest at its edge."""
     known = np.abs(places[np.isfinite(places)])
-    least = 2.0 if layer.units.class_mean is None else 0.5
+    least = 2.0 if layer.units.class_mean is None else 1.5
     return float(np.clip(1.1 * np.quantile(known, 0.98) if len(known) else 2.0, least, 4.0))
 
 

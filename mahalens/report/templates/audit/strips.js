@@ -51,7 +51,8 @@ function reachOf(layer) {
   });
   sizes.sort((a, b) => a - b);
   const wanted = 1.1 * (sizes[Math.floor(0.98 * (sizes.length - 1))] ?? 2);
-  return Math.min(4, Math.max(columns.class_mean ? 0.5 : 2, wanted));
+  // Never so narrow that a mark which is near the line would look far from it.
+  return Math.min(4, Math.max(columns.class_mean ? 1.5 : 2, wanted));
 }
 
 function tellNearest(layer, place) {
