@@ -31,9 +31,22 @@ def kaiming_through_samples(
         raise InputError(f"samples of {x.dtype}; give a float dtype, which the weights will have")
     if units < 1:
         raise InputError(f"{units} units; give at least 1")
-    weight = torch.empty(units, x.shape[1], dtype=torch.float64)
-    nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
-    chosen = torch.randint(len(x), (units,), generator=generator)
-    through = x[chosen.to(x.device)].to("cpu", torch.float64)
+    weight, through = kaiming_and_samples(x, units, generator)
     bias = -(weight * through).sum(-1)
     return weight.to(x), bias.to(x)
+
+
+def kaiming_and_samples(
+    x: Tensor, units: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Kaiming-normal rows [K, D], and a random sample for each [K, D]; float64 on the CPU."""
+    weight = kaiming_rows(units, x.shape[1], generator)
+    chosen = torch.randint(len(x), (units,), generator=generator)
+    return weight, x[chosen.to(x.device)].to("cpu", torch.float64)
+
+
+def kaiming_rows(units: int, width: int, generator: torch.Generator | None = None) -> Tensor:
+    """``w ~ N(0, 2/D)`` [K, D], float64 on the CPU."""
+    weight = torch.empty(units, width, dtype=torch.float64)
+    nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+    return weight

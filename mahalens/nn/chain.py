@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -131,9 +131,17 @@ class Chain(msgspec.Struct, frozen=True):
         return tuple(widths)
 
     def build(
-        self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+        self,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        init: str | None = None,
+        data: Any = None,
     ) -> nn.Sequential:
         """Make the plain module, with PyTorch's default starting weights.
+
+        With ``init``, a name such as ``"cluster_pca"``, it is started on ``data`` by
+        :func:`mahalens.init.initialise`.
 
         Shapes: ``[..., D]`` to ``[..., K]`` of the last layer with units, or to ``[...]`` with
         ``Norm``.
@@ -156,7 +164,14 @@ class Chain(msgspec.Struct, frozen=True):
                 variant = layer.variant
                 module = OffsetL2(width, layer.units, variant=variant, device=device, dtype=dtype)
             modules.append(module)
-        return nn.Sequential(*modules)
+        model = nn.Sequential(*modules)
+        if init is not None:
+            from mahalens.init.model import initialise
+
+            initialise(model, data, init)
+        elif data is not None:
+            raise InputError("data is given, but no init that would use it; name one")
+        return model
 
 
 def _read(part: str) -> Layer:

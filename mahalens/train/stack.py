@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
+from mahalens.init.model import initialise
 from mahalens.nn.chain import Chain
 from mahalens.train.layout import parameter_count, parameter_shapes, parts
 from mahalens.train.losses import SquaredError
@@ -92,10 +94,18 @@ class TrialStack:
         return cls(model, torch.cat(packed, 1).contiguous())
 
     @classmethod
-    def from_seeds(cls, make: Chain | Callable[[], nn.Module], seeds: Iterable[int]) -> TrialStack:
+    def from_seeds(
+        cls,
+        make: Chain | Callable[[], nn.Module],
+        seeds: Iterable[int],
+        *,
+        init: str | None = None,
+        data: Any = None,
+    ) -> TrialStack:
         """A trial per seed, each started as ``torch.manual_seed(seed)`` starts a module alone.
 
-        The random state of the process is left as it was.
+        With ``init``, a name such as ``"cluster_pca"``, each is then started on ``data`` by
+        :func:`mahalens.init.initialise`. The random state of the process is left as it was.
 
         >>> chain = Chain.parse("Linear(4), ReLU, Linear(3)", inputs=2)
         >>> trials = TrialStack.from_seeds(chain, range(3))
@@ -104,11 +114,16 @@ class TrialStack:
         True
         """
         build = make.build if isinstance(make, Chain) else make
+        if init is None and data is not None:
+            raise InputError("data is given, but no init that would use it; name one")
         modules = []
         with torch.random.fork_rng(devices=[]):
             for seed in seeds:
                 torch.manual_seed(seed)
-                modules.append(build())
+                module = build()
+                if init is not None:
+                    initialise(module, data, init)
+                modules.append(module)
         return cls.from_modules(make, modules) if isinstance(make, Chain) else stack(modules)
 
     @property

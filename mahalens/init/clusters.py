@@ -1,0 +1,171 @@
+"""Starting weights from clusters and their principal axes (arXiv 2410.19352, section 5)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from mahalens.errors import InputError
+from mahalens.init.axes import Axes, mirrored, principal_axes
+from mahalens.init.rows import Rows
+from mahalens.init.targets import Hyperplanes, Prototypes
+
+_TRIES = 3  # k-means is started so often, and the best result taken
+
+
+def cluster_pca(
+    units: int,
+    rows: Rows,
+    generator: torch.Generator | None,
+    *,
+    clusters: int | None = None,
+    axes: int | None = None,
+    mirror: bool = False,
+) -> Hyperplanes:
+    """Hyperplanes through the means of clusters, across their principal axes.
+
+    See :func:`mahalens.init.cluster_pca_`.
+    """
+    needed = (units + 1) // 2 if mirror else units
+    if rows.labels is None:
+        wanted = _clusters_for(needed, rows.width, clusters, axes)
+        groups = k_means(rows, wanted, generator)
+    else:
+        groups = by_class(rows)
+        wanted = len(groups)
+        if clusters is not None and clusters != wanted:
+            raise InputError(
+                f"clusters is {clusters}, but y has {wanted} classes, which are the clusters then; "
+                f"leave out one of both"
+            )
+    _check_counts(needed, wanted, axes)
+    # The largest cluster first: where units are few, they go where most of the data is.
+    groups.sort(key=len, reverse=True)
+    found = [principal_axes(rows.values[group], rows.precision) for group in groups]
+    dealt = _deal(found, needed, axes)
+    if len(dealt) < needed:
+        raise InputError(
+            f"{needed} axes are wanted, but the {rows.count} rows of {rows.width} inputs in "
+            f"{wanted} clusters have only {len(dealt)} with spread; give more samples, fewer "
+            f"units or other clusters"
+        )
+    weight = torch.stack([found[c].directions[a] / found[c].deviations[a] for c, a in dealt])
+    point = torch.stack([found[c].mean for c, _ in dealt])
+    if mirror:
+        weight, point = mirrored(weight, units), point.repeat_interleave(2, 0)[:units]
+    return Hyperplanes(weight, point)
+
+
+def cluster_prototypes(
+    units: int, rows: Rows, generator: torch.Generator | None, *, clusters: int | None = None
+) -> Prototypes:
+    """A prototype at the mean of each of K clusters."""
+    if clusters is not None and clusters != units:
+        raise InputError(
+            f"clusters is {clusters}, but the layer has {units} prototypes, one for each cluster; "
+            f"leave it out"
+        )
+    groups = k_means(rows, units, generator) if rows.labels is None else by_class(rows)
+    return prototypes_of(rows, groups, units)
+
+
+def prototypes_of(rows: Rows, groups: list[Tensor], units: int) -> Prototypes:
+    """A prototype at the mean of each group, whose spread makes the mean square distance 1.
+
+    With more units than groups these begin again. Groups without spread get that of all.
+    """
+    points = torch.stack([rows.values[group].mean(0) for group in groups])
+    squares = torch.stack(
+        [(rows.values[g] - p).square().sum(1).mean() for g, p in zip(groups, points, strict=True)]
+    )
+    sizes = torch.tensor([len(group) for group in groups], dtype=squares.dtype)
+    pooled = (squares * sizes).sum() / sizes.sum()
+    if not float(pooled) > 0:
+        raise InputError(
+            f"the {rows.count} rows have no spread within {len(groups)} clusters; give more "
+            f"samples that differ, or fewer units"
+        )
+    least = pooled * torch.finfo(squares.dtype).eps
+    spread = torch.where(squares > least, squares, pooled).sqrt()
+    chosen = torch.arange(units) % len(groups)
+    return Prototypes(points[chosen], spread[chosen])
+
+
+def k_means(rows: Rows, clusters: int, generator: torch.Generator | None) -> list[Tensor]:
+    """The rows of each cluster, as numbers; the seed of k-means is drawn from ``generator``."""
+    if isinstance(clusters, bool) or not isinstance(clusters, int) or clusters < 1:
+        raise InputError(f"clusters is {clusters!r}, wanted a whole number of at least 1")
+    if clusters > rows.count:
+        raise InputError(
+            f"{clusters} clusters are wanted of {rows.count} samples; give more samples, fewer "
+            f"clusters or fewer units"
+        )
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    seed = int(torch.randint(2**31 - 1, (), generator=generator))
+    if clusters == 1:
+        return [torch.arange(rows.count)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # said below, as an error
+        found = KMeans(clusters, n_init=_TRIES, random_state=seed).fit(rows.values.numpy())
+    labels = torch.from_numpy(found.labels_).long()
+    groups = [(labels == c).nonzero()[:, 0] for c in range(clusters)]
+    if not all(len(group) for group in groups):
+        distinct = len(torch.unique(rows.values, dim=0))
+        raise InputError(
+            f"{clusters} clusters are wanted of {distinct} samples that differ; give more samples, "
+            f"fewer clusters or fewer units"
+        )
+    return groups
+
+
+def by_class(rows: Rows) -> list[Tensor]:
+    """The rows of each class, as numbers, in the order of the classes."""
+    if rows.labels is None:
+        raise InputError("the classes of the samples are wanted; give y, or data as a pair (x, y)")
+    known, counts = torch.unique(rows.labels, return_counts=True)
+    if int(counts.min()) < 2:
+        alone = int(known[counts.argmin()])
+        raise InputError(
+            f"class {alone} has 1 sample, wanted at least 2 to see any spread; give more of it, or "
+            f"leave it out"
+        )
+    return [(rows.labels == c).nonzero()[:, 0] for c in known]
+
+
+def _clusters_for(units: int, width: int, clusters: int | None, axes: int | None) -> int:
+    """How many clusters: as many as axes of each, unless the rows have fewer axes."""
+    if clusters is not None:
+        return clusters
+    if axes is not None:
+        _check_axes(axes)
+        return math.ceil(units / axes)
+    return max(round(math.sqrt(units)), math.ceil(units / width))
+
+
+def _check_axes(axes: int) -> None:
+    if isinstance(axes, bool) or not isinstance(axes, int) or axes < 1:
+        raise InputError(f"axes is {axes!r}, wanted a whole number of at least 1")
+
+
+def _check_counts(needed: int, clusters: int, axes: int | None) -> None:
+    if axes is None:
+        return
+    _check_axes(axes)
+    if clusters * axes < needed:
+        raise InputError(
+            f"{clusters} clusters with {axes} axes each give {clusters * axes} hyperplanes, wanted "
+            f"{needed}; ask for more of either, or leave one to be found"
+        )
+
+
+def _deal(found: list[Axes], units: int, axes: int | None) -> list[tuple[int, int]]:
+    """Cluster and axis of each unit: the first axis of every cluster, then the second, ..."""
+    most = max(one.rank for one in found)
+    rounds = range(most if axes is None else min(most, axes))
+    dealt = [(c, a) for a in rounds for c, one in enumerate(found) if a < one.rank]
+    return dealt[:units]

@@ -1,0 +1,190 @@
+"""Starting weights of a whole model, layer by layer: :func:`initialise`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from mahalens.audit.watch.batches import Batches
+from mahalens.audit.watch.forward import Forward, Runner
+from mahalens.audit.watch.untouched import untouched
+from mahalens.errors import InputError
+from mahalens.init.methods import Method, check_generator, start_layer
+from mahalens.init.plan import Methods, Plan
+from mahalens.init.rows import ROWS, Layer, RowDraw, Rows
+
+
+class Initialised(msgspec.Struct, frozen=True, kw_only=True):
+    """What :func:`initialise` did."""
+
+    started: dict[str, str]
+    """The layers that were started, in the order of their use, with the method of each."""
+    left: dict[str, str]
+    """The layers that were left as they were, with the reason."""
+
+    def __str__(self) -> str:
+        """The layers by method, and those left alone."""
+        methods = dict.fromkeys(self.started.values())
+        parts = [
+            f"{method}: {', '.join(n for n, m in self.started.items() if m == method)}"
+            for method in methods
+        ]
+        return "\n".join([*parts, *(f"left {n}: {why}" for n, why in self.left.items())])
+
+
+def initialise(
+    model: nn.Module,
+    data: Any = None,
+    method: Methods = "cluster_pca",
+    *,
+    layers: Sequence[str] | None = None,
+    batch_size: int = 512,
+    rows: int | None = ROWS,
+    generator: torch.Generator | None = None,
+    forward: Forward | None = None,
+    **options: Any,
+) -> Initialised:
+    """Start the layers of a model in the order of their use, each from what it is fed.
+
+    For each layer the data goes through the model once, with all layers before it already
+    started. Modules are in evaluation mode meanwhile. Nothing but the weights is changed: no
+    hook stays, modes and buffers are as before; the random state moves on only by what the
+    starts draw. After an error all weights are as they were.
+
+    Without ``layers``, every layer is started that the method can start, and the rest is left
+    alone and listed, such as one without a bias where the bias is what places the hyperplanes.
+
+    Args:
+        model: any ``nn.Module``; started are ``nn.Linear``, convolutions, ``PointSlope`` and
+            ``OffsetL2`` modules that are called.
+        data: as for :func:`mahalens.audit`: x, (x, y), a Dataset or a DataLoader. ``kaiming``
+            needs none.
+        method: a name of :data:`~mahalens.init.METHODS`, or names by layer: the layers not in
+            it are left alone.
+        layers: names of the layers to start, such as ``"0"`` or ``"features.conv1"``.
+        batch_size: samples per batch, where the data does not come in batches.
+        rows: how many rows are used at most for a layer, drawn at random; None for all.
+        generator: of the CPU; the global one by default.
+        forward: how to call the model: ``forward(model, *inputs)``.
+        **options: of the method, such as ``mirror=True``; see :mod:`mahalens.init.layers`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2, bias=False))
+        >>> done = initialise(model, torch.randn(100, 2), "whiten")
+        >>> done.started, list(done.left)
+        ({'0': 'whiten'}, ['2'])
+    """
+    check_generator(generator)
+    runner = Runner(model, forward)
+    plan = Plan(runner.model, method, layers, options)
+    if data is None and (name := plan.needs_data()) is not None:
+        raise InputError(f"{name} looks at the data, but data is None; give x or (x, y)")
+    batches = None if data is None else Batches(data, batch_size)
+    try:
+        return _carry_out(plan, runner, batches, rows, generator)
+    finally:
+        if batches is not None:
+            batches.restore()
+
+
+def _carry_out(
+    plan: Plan,
+    runner: Runner,
+    batches: Batches | None,
+    limit: int | None,
+    generator: torch.Generator | None,
+) -> Initialised:
+    """Start the layers in the order of their use; after an error put everything back."""
+    saved = [(parameter, parameter.detach().clone()) for parameter in plan.parameters()]
+    order = list(plan.chosen) if batches is None else _order_of_use(runner, batches, plan)
+    unused = dict.fromkeys(plan.chosen.keys() - set(order), "is not used on the first batch")
+    name = ""
+    try:
+        for name in order:
+            layer, way = plan.chosen[name]
+            rows = None
+            if batches is not None and way.data:
+                rows = _gather(runner, batches, layer, way, limit)
+            start_layer(layer, way, rows, generator, plan.options_for(layer, way))
+    except BaseException as error:
+        with torch.no_grad():
+            for parameter, value in saved:
+                parameter.copy_(value)
+        if isinstance(error, InputError):
+            raise InputError(f"layer {name!r}: {error} (no weights were changed)") from None
+        raise
+    started = {name: plan.chosen[name][1].name for name in order}
+    return Initialised(started=started, left=plan.left | unused)
+
+
+def _order_of_use(runner: Runner, batches: Batches, plan: Plan) -> list[str]:
+    """The layers in the order in which the model first calls them."""
+    seen: dict[str, None] = {}
+    modules = {name: plan.chosen[name][0] for name in plan.chosen}
+
+    def note(name: str, x: Tensor) -> None:
+        seen.setdefault(name)
+
+    with untouched(runner.model):
+        first = next(iter(batches), None)
+        if first is None:
+            raise InputError("the data has no samples; wanted at least one batch")
+        with _watching(modules, note):
+            runner.run(first, lambda use: None)
+    if not seen:
+        raise InputError("the model calls none of the layers to start, so that nothing is fed them")
+    return list(seen)
+
+
+def _gather(runner: Runner, batches: Batches, layer: Layer, way: Method, limit: int | None) -> Rows:
+    """The rows that a layer is fed, with classes where the method uses them."""
+    draw = RowDraw(layer, limit)
+    labels: Tensor | None = None
+
+    def take(name: str, x: Tensor) -> None:
+        draw.add(x, None if labels is None else _spread_over(labels, x))
+
+    with untouched(runner.model):
+        for batch in batches:
+            # Classes are the clusters only where the method is about classes.
+            labels = batch.labels if way.labels == "needed" else None
+            if way.labels == "needed" and labels is None:
+                raise InputError(f"{way.name} wants the classes of the samples; give a pair (x, y)")
+            with _watching({"": layer}, take):
+                runner.run(batch, lambda use: None)
+    return draw.result()
+
+
+def _spread_over(labels: Tensor, x: Tensor) -> Tensor:
+    """The classes of what a layer is fed, if the rows of each sample stand together."""
+    if not len(labels) or len(x) % len(labels):
+        raise InputError(
+            f"its input of shape {list(x.shape)} does not have the {len(labels)} samples along the "
+            f"first axis, so that their classes cannot be told"
+        )
+    return labels.repeat_interleave(len(x) // len(labels))
+
+
+@contextmanager
+def _watching(modules: Mapping[str, nn.Module], see: Any) -> Iterator[None]:
+    """Show the input of each call of these modules; the hooks are always taken away."""
+
+    def hook_for(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            see(name, args[0] if args else next(iter(kwargs.values())))
+
+        return hook
+
+    handles = []
+    try:
+        for name, module in modules.items():
+            handles.append(module.register_forward_pre_hook(hook_for(name), with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,89 @@
+"""Which layers of a model are started, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from mahalens.errors import InputError
+from mahalens.init.methods import Method, check_fit, check_options, method_of
+from mahalens.init.rows import Layer
+from mahalens.init.targets import parameters_of
+from mahalens.nn.offset_l2 import OffsetL2
+from mahalens.nn.point_slope import PointSlope
+
+Methods = str | Mapping[str, str]
+"""A method for all layers, or one by layer."""
+
+
+class Plan:
+    """The layers to start, each with its method, and those to leave alone, each with the reason.
+
+    What the caller named must fit; of what was not named, that which does not fit is left alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Methods,
+        layers: Sequence[str] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.chosen: dict[str, tuple[Layer, Method]] = {}
+        self.left: dict[str, str] = {}
+        self._options = options
+        by_layer = isinstance(method, Mapping)
+        if by_layer and layers is not None:
+            raise InputError("layers and methods by layer are both given; give one of them")
+        ways = [
+            method_of(name)
+            for name in (method.values() if isinstance(method, Mapping) else [method])
+        ]
+        for way in ways if len(set(ways)) == 1 else ():
+            check_options(way, options)
+        # A model that is itself a layer goes by its class, as in an audit.
+        modules = {name or type(part).__name__: part for name, part in model.named_modules()}
+        found = [name for name, part in modules.items() if _is_layer(part)]
+        wanted = list(method) if by_layer else layers
+        if missing := [name for name in wanted or () if name not in modules]:
+            known = ", ".join(found) or "none"
+            raise InputError(f"the model has no layer {missing[0]!r}; those with weights: {known}")
+        owners: dict[int, str] = {}
+        for name in found if wanted is None else wanted:
+            way = method_of(method[name] if isinstance(method, Mapping) else method)
+            try:
+                layer = check_fit(way, modules[name])
+                parameters = parameters_of(layer)
+                for owner in (owners[id(p)] for p in parameters if id(p) in owners):
+                    raise InputError(f"shares its weights with layer {owner!r}; start one of them")
+            except InputError as error:
+                if wanted is not None:
+                    raise InputError(f"layer {name!r}: {error}") from None
+                self.left[name] = str(error)
+                continue
+            owners |= {id(parameter): name for parameter in parameters}
+            self.chosen[name] = layer, way
+        if not self.chosen:
+            why = next((f": {reason}" for reason in self.left.values()), "")
+            raise InputError(f"the model has no layer that can be started{why}")
+
+    def needs_data(self) -> str | None:
+        """The name of a method that looks at data, if there is one."""
+        return next((way.name for _, way in self.chosen.values() if way.data), None)
+
+    def options_for(self, layer: Layer, way: Method) -> dict[str, Any]:
+        """The options that such a layer knows: one call may meet layers of several kinds."""
+        known = way.prototype_options if isinstance(layer, OffsetL2) else way.options
+        return {name: value for name, value in self._options.items() if name in known}
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters that will be changed."""
+        return [p for layer, _ in self.chosen.values() for p in parameters_of(layer)]
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether one would look for a module among those started or left alone."""
+    return isinstance(module, nn.Linear | _ConvNd | PointSlope | OffsetL2)
