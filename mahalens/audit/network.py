@@ -132,6 +132,7 @@ def _read(
     sites, unread = runner.survey(first)
     skipped = skipped_parts(runner, unread)
     sites = _chosen(sites, layers, skipped)
+    _check_nodes(nodes, sites)
     classes.prepare(batches, first.labels is not None, request.progress)
     gatherers = {
         key: LayerGatherer(site, request.settings, number)
@@ -185,6 +186,23 @@ def _read(
         example_labels=None if shown is None else shown.labels,
         notes=(*runner.notes, *(() if shown is None else shown.notes)),
     )
+
+
+def _check_nodes(nodes: Nodes, sites: Mapping[str, Site]) -> None:
+    """Ask for units that there are, in layers that there are."""
+    widest = max(site.units for site in sites.values())
+    given: Mapping[Any, Sequence[int]]
+    given = nodes if isinstance(nodes, Mapping) else {None: nodes or ()}
+    for name, wanted in given.items():
+        if name is not None and name not in sites:
+            known = ", ".join(sites)
+            raise InputError(f"nodes names the layer {name!r}, wanted some of {known}")
+        most = widest if name is None else sites[name].units
+        for node in wanted:
+            if not isinstance(node, int) or not 0 <= node < most:
+                raise InputError(
+                    f"nodes has the unit {node!r}, but no layer has one; the widest has {most}"
+                )
 
 
 def _chosen(

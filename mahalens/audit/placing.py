@@ -31,10 +31,13 @@ def read_hyperplanes(
 ) -> HyperplaneReading:
     """Distances of the data's means to every hyperplane, and which class it passes through.
 
-    A hyperplane *passes through* a class if ``|class_mean| <= through · class_std``. The nearest
+    A hyperplane is *within reach* of a class if ``|class_mean| <= through · class_std``, and
+    *passes through* one if it is within reach of at least one class, but of no more than half of
+    them: one that is near all classes at once lies in the middle of the data, where the means of
+    classes that do not differ along its normal coincide, and singles none of them out. The nearest
     class is the one with the least ``|class_mean| / class_std``, the first of them among equals.
     ``chance`` is the share of the ``grid`` values t for which the hyperplane moved to ``z = t``
-    would pass through some class: ``|class_mean - t| <= through · class_std``. Without classes
+    would pass through a class: ``|class_mean - t| <= through · class_std``. Without classes
     the mean and the spread of all rows take the place of a class's.
 
     A class that is constant along a normal has no spread there: its distance in spreads is 0 if
@@ -86,7 +89,7 @@ def read_hyperplanes(
     directed = (lengths > 0) & lengths.isfinite() & means.isfinite()
     varying = directed & (stds > 0) & stds.isfinite()
     in_spreads = _kept(_in_spreads(centres, spreads), varying)
-    nearest, least = _nearest(in_spreads)
+    nearest = _nearest(in_spreads)
     return HyperplaneReading(
         length=lengths,
         mean_distance=_kept(means / lengths, directed),
@@ -94,7 +97,7 @@ def read_hyperplanes(
         class_distance=_kept(centres / lengths, directed) if given else None,
         class_spreads=in_spreads if given else None,
         nearest=nearest if given else None,
-        through=least <= through,
+        through=_passes((in_spreads.abs() <= through).sum(0), _limit(centres, spreads)),
         chance=_kept(_chance(values, centres, through * spreads), varying),
         positive=_as_vector(positive, "positive", units),
     )
@@ -106,15 +109,26 @@ def _in_spreads(centres: Tensor, spreads: Tensor) -> Tensor:
     return torch.where(on_plane, torch.zeros_like(centres), centres / spreads)
 
 
-def _nearest(in_spreads: Tensor) -> tuple[Tensor, Tensor]:
-    """The class the fewest spreads away and how many they are [K]; -1 and inf for none."""
+def _nearest(in_spreads: Tensor) -> Tensor:
+    """The class the fewest spreads away [K]; -1 for none."""
     away = in_spreads.abs().nan_to_num(nan=math.inf, posinf=math.inf)
     least, index = away.min(dim=0)
-    return torch.where(least.isfinite(), index, torch.full_like(index, -1)), least
+    return torch.where(least.isfinite(), index, torch.full_like(index, -1))
+
+
+def _limit(centres: Tensor, spreads: Tensor) -> Tensor:
+    """How many classes a hyperplane may be within reach of and still be said to single one out."""
+    known = (centres.isfinite() & spreads.isfinite()).sum(0)
+    return (known // 2).clamp_min(1)
+
+
+def _passes(within: Tensor, limit: Tensor) -> Tensor:
+    """Whether a hyperplane within reach of so many classes passes through one of them."""
+    return (within > 0) & (within <= limit)
 
 
 def _chance(grid: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
-    """Share of each unit's grid values that lie within reach of some class [K].
+    """Share of each unit's grid values from which a hyperplane would pass through a class [K].
 
     Every class covers a run of the sorted grid. Counting where runs begin and end gives what
     they cover together, in C log G steps per unit instead of C · G comparisons.
@@ -133,7 +147,8 @@ def _chance(grid: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
         counted = (centre.isfinite() & half.isfinite()).to(torch.int64)
         open_runs = torch.zeros(len(values), points + 1, dtype=torch.int64)
         open_runs.scatter_add_(1, begin, counted).scatter_add_(1, end, -counted)
-        covered = open_runs.cumsum(dim=1)[:, :points] > 0
+        limit = _limit(centres[:, part], reach[:, part])[:, None]
+        covered = _passes(open_runs.cumsum(dim=1)[:, :points], limit)
         share = covered.to(torch.float64).mean(dim=1)
         chance[part] = _kept(share, values.isfinite().all(dim=1))
     return chance

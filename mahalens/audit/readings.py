@@ -67,7 +67,8 @@ class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     nearest: Tensor | None = None
     """The class whose mean is the fewest of its spreads away [K], int64; -1 if there is none."""
     through: Tensor
-    """Whether the hyperplane passes through that class (without classes: the data's mean) [K]."""
+    """Whether the hyperplane passes through a class: is near one, but not more than half of all,
+    of the classes; without classes, whether it passes through the data's mean [K]."""
     chance: Tensor
     """How often it would if it were moved along its normal to the row of a random sample [K]."""
     positive: Tensor

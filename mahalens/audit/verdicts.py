@@ -29,6 +29,8 @@ RULE = (
     "A unit is live if it is neither dead nor saturated and its numbers are finite. "
     "A layer is broken if fewer than half of its units are live, or if no unit is active on more "
     "than half of the rows. "
+    "A hyperplane passes through a class if the class's mean is within half a spread of it, and no "
+    "more than half of all classes are. "
     "Otherwise p is the share of the live units whose hyperplane passes through a class (without "
     "classes: the mean of the data), and q the share that would if each were moved along its "
     "normal to a random row. The score is (p - q) / (1 - q) if p >= q, and (p - q) / q if not: 1 "

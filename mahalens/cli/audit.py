@@ -151,9 +151,6 @@ def _audited(
         progress=_progress(display, len(x), _passes(loaded)),
         **{name: value for name, value in settings.items() if value is not None},
     )
-    most = max((layer.units_count for layer in record.layers), default=0)
-    if nodes and max(nodes) >= most:
-        raise InputError(f"--nodes: no layer has a unit {max(nodes)}; the widest has {most}")
     return msgspec.structs.replace(record, notes=(*notes, *record.notes))
 
 

@@ -30,7 +30,8 @@ def layers_table(record: AuditRecord) -> Table:
     )
     for name in ("layer", "kind"):
         table.add_column(name, overflow="fold")
-    for name in ("units", "dead", "rare", "saturated", "mirrored", "duplicate", "through"):
+    numbers = ("units", "dead", "rare", "saturated", "mirrored", "duplicate", "through", "chance")
+    for name in numbers:
         table.add_column(name, justify="right")
     if perturbed:
         table.add_column("reliance", justify="right")
@@ -54,6 +55,7 @@ def _cells(layer: LayerRecord, perturbed: bool) -> list[str | Text]:
         "" if pairs is None else _count(len(pairs.mirrored)),
         "" if pairs is None else _count(len(pairs.duplicate)),
         "" if verdict.share is None else f"{verdict.share:.0%}",
+        "" if verdict.chance is None else f"{verdict.chance:.0%}",
     ]
     if perturbed:
         index = None if layer.perturbation is None else layer.perturbation.index

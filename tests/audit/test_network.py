@@ -395,6 +395,8 @@ class TestBadInput:
             ({"layers": ["nine"]}, "no layer 'nine'"),
             ({"tolerance": -1}, "tolerance is -1"),
             ({"clusters": 9}, "has 4 samples"),
+            ({"nodes": [1, 2]}, "unit 2, but no layer has one; the widest has 2"),
+            ({"nodes": {"nine": [1]}}, "layer 'nine'"),
         ],
     )
     def test_options(self, options, message):

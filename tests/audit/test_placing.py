@@ -11,12 +11,16 @@ from mahalens.errors import InputError
 nan, inf = math.nan, math.inf
 
 
+def passes(at, centres, spreads, through):
+    """Whether a hyperplane at ``at`` is near a class, but not near more than half of them."""
+    known = [(c, s) for c, s in zip(centres, spreads, strict=True) if not math.isnan(c + s)]
+    near = sum(abs(c - at) <= through * s for c, s in known)
+    return 1 <= near <= max(1, len(known) // 2)
+
+
 def naive_chance(grid, centres, spreads, through):
     """One unit's chance by its definition: every value against every class."""
-    hits = [
-        any(abs(c - t) <= through * s for c, s in zip(centres, spreads, strict=True)) for t in grid
-    ]
-    return sum(hits) / len(hits)
+    return sum(passes(t, centres, spreads, through) for t in grid) / len(grid)
 
 
 def read(mean, std, classes=None, grid=None, through=0.5, length=None):
@@ -60,7 +64,8 @@ def test_chance_and_nearest_agree_with_the_definition(placing):
         assert reading.chance[k] == pytest.approx(
             naive_chance(grid[k], [c for c, _ in own], [s for _, s in own], through)
         )
-        assert bool(reading.through[k]) == any(abs(c) <= through * s for c, s in own)
+        centre, spread = zip(*own, strict=True)
+        assert bool(reading.through[k]) == passes(0.0, centre, spread, through)
         away = [
             (0.0 if c == 0 else inf) if s == 0 else abs(c) / s if not math.isnan(c) else inf
             for c, s in own
@@ -133,6 +138,14 @@ def test_without_classes_the_data_take_their_place():
     assert reading.nearest is None
     assert reading.through.tolist() == [True, False]
     assert reading.chance.tolist() == [0.25, 0.25]
+
+
+def test_near_most_classes_at_once_is_through_none_of_them():
+    means = [[0.0, 0.0], [0.1, 0.1], [-0.1, 5.0], [0.2, 9.0]]
+    reading = read([0.0] * 2, [3.0] * 2, (means, [[1.0, 1.0]] * 4), grid=[[0.0, 2.0], [0.0, 9.0]])
+    assert reading.through.tolist() == [False, True]
+    assert reading.nearest.tolist() == [0, 0]
+    assert reading.chance.tolist() == [0.0, 1.0]
 
 
 def test_a_class_exactly_at_the_limit_is_passed_through():

@@ -207,13 +207,15 @@ def test_the_summary_counts_layers_and_names_the_largest_finding():
         "2 layers are distance-like and 1 layer is mixed; 2 of 40 units are dead; "
         "the largest finding is that 10 of 20 units of layer b stand in mirrored pairs."
     )
-    assert "3 of 10 units of c are saturated" in summarise(
+    assert "3 of 10 units of layer c are saturated" in summarise(
         [*layers, layer("c", "broken", saturated=[0, 1, 2])]
     )
-    assert "3 of 10 units of d repeat another" in summarise(
+    assert "3 of 10 units of layer d repeat another" in summarise(
         [*layers, layer("d", "mixed", duplicate=((0, 1), (0, 2), (3, 4)))]
     )
-    assert "4 of 10 units of e are dead" in summarise([*layers, layer("e", "mixed", dead=range(4))])
+    assert "4 of 10 units of layer e are dead" in summarise(
+        [*layers, layer("e", "mixed", dead=range(4))]
+    )
     assert summarise([layer("a", "broken")]) == (
         "1 layer is broken; 0 of 10 units are dead, and none is saturated or repeats another."
     )

@@ -292,7 +292,10 @@ class TestRefused:
             (["mlp.pt2", "--data", "digits", "--rare", "x"], "no list of shares between 0 and 1"),
             (["mlp.pt2", "--data", "digits", "--split", "valid"], "'valid' is not one of"),
             (["mlp.pt2", "--data", "digits", "--layers", "9"], "the model uses no layer '9'"),
-            (["mlp.pt2", "--data", "digits", "--nodes", "0,99"], "no layer has a unit 99"),
+            (
+                ["mlp.pt2", "--data", "digits", "--nodes", "0,99"],
+                "the unit 99, but no layer has one",
+            ),
             (["mlp.pt2", "--data", "digits", "--image-size", "3"], "--image-size is [3]"),
             (["mlp.pt2", "--data", "digits", "--seed", "-1", "--limit", "5"], "seed of -1"),
             (["mlp.pt2", "--data", "plain.npz", "--perturb"], "needs labels"),
