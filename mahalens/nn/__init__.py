@@ -7,24 +7,32 @@ from mahalens._lazy import attach
 if TYPE_CHECKING:
     from mahalens.nn.architectures import mahalanobis_model, md_abs, md_relu, md_sigmoid
     from mahalens.nn.chain import Chain, Layer
+    from mahalens.nn.head import DistanceHead, Prediction
     from mahalens.nn.layers import Abs, Neg, Norm
+    from mahalens.nn.mahalanobis import Mahalanobis
     from mahalens.nn.mixed import AbsReLU
     from mahalens.nn.offset_l2 import OffsetL2
+    from mahalens.nn.penalties import orthogonality_penalty, volume_penalty
     from mahalens.nn.point_slope import PointSlope
 
 __all__ = [
     "Abs",
     "AbsReLU",
     "Chain",
+    "DistanceHead",
     "Layer",
+    "Mahalanobis",
     "Neg",
     "Norm",
     "OffsetL2",
     "PointSlope",
+    "Prediction",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
     "md_sigmoid",
+    "orthogonality_penalty",
+    "volume_penalty",
 ]
 
 __getattr__, __dir__ = attach(
@@ -36,6 +44,11 @@ __getattr__, __dir__ = attach(
         "AbsReLU": "mahalens.nn.mixed",
         "OffsetL2": "mahalens.nn.offset_l2",
         "PointSlope": "mahalens.nn.point_slope",
+        "Mahalanobis": "mahalens.nn.mahalanobis",
+        "DistanceHead": "mahalens.nn.head",
+        "Prediction": "mahalens.nn.head",
+        "orthogonality_penalty": "mahalens.nn.penalties",
+        "volume_penalty": "mahalens.nn.penalties",
         "Chain": "mahalens.nn.chain",
         "Layer": "mahalens.nn.chain",
         "mahalanobis_model": "mahalens.nn.architectures",

@@ -1,0 +1,145 @@
+"""Terms to add to a loss: units at right angles, units that stay alive and different.
+
+Source 001 leaves open how to use that a whitening is not unique, and suggests a penalty for
+orthogonality; sources 001 and 004 tell of units that die or park their hyperplane outside the data.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mahalens.errors import InputError
+from mahalens.nn.layers import root
+
+
+def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> Tensor:
+    """Mean squared cosine between the rows of a layer: 0 where all are at right angles.
+
+    ``P(W) = mean over i < j of (wᵢᵀ M wⱼ)² / (wᵢᵀ M wᵢ · wⱼᵀ M wⱼ)``, from 0 to 1, whatever the
+    lengths of the rows, with M = I or the ``covariance`` of the inputs.
+
+    A layer that has learned the Mahalanobis distance of a Gaussian is some whitening
+    ``W = Q Λ^(-1/2) Vᵀ``: every rotation Q gives the same distances, so rows need not be
+    eigenvectors. With M = I they must: ``W Wᵀ = Q Λ⁻¹ Qᵀ`` is diagonal only where Q is a
+    permutation with signs, if the eigenvalues are distinct. The penalty is 0 at the PCA whitening,
+    so that it moves nothing but Q. With M = Σ it asks for uncorrelated outputs instead, which
+    every whitening has: rows that are at right angles in both are eigenvectors of Σ.
+
+    With more rows than inputs not all can be at right angles; the least is then
+    ``(K − D) / (D (K − 1))``, which mirrored pairs of orthogonal rows also reach. Rows of zeros
+    are at right angles to everything, and get no gradient.
+
+    Args:
+        weight: rows of a layer [K, ...]; filters of a convolution are flattened to [K, D].
+        covariance: Σ of its inputs [D, D], positive definite.
+
+    >>> orthogonality_penalty(torch.tensor([[3.0, 0.0], [0.0, 2.0]]))
+    tensor(0.)
+    >>> orthogonality_penalty(torch.tensor([[3.0, 0.0], [2.0, 2.0]]))
+    tensor(0.5000)
+    """
+    if weight.ndim < 2:
+        raise InputError(
+            f"orthogonality_penalty was given an array of shape {tuple(weight.shape)}; "
+            "give the weight of a layer, [K, D]"
+        )
+    rows = weight.flatten(1)
+    units, inputs = rows.shape
+    if covariance is None:
+        gram = rows @ rows.mT
+    else:
+        if tuple(covariance.shape) != (inputs, inputs):
+            raise InputError(
+                f"covariance has shape {tuple(covariance.shape)} for rows of {inputs} inputs; "
+                f"give [{inputs}, {inputs}]"
+            )
+        gram = rows @ covariance @ rows.mT
+    return _off_diagonal(_normalised(gram, gram.diagonal())).square().sum() / _pairs(units)
+
+
+def volume_penalty(
+    outputs: Tensor,
+    *,
+    spread: float = 1.0,
+    reach: float | None = None,
+    ridge: float = 1e-3,
+) -> Tensor:
+    """Keep the units of a layer different from each other and alive, by their outputs on a batch.
+
+    With means mₖ, standard deviations sₖ and correlations R of the outputs over the batch::
+
+        − log det((1 − ridge) R + ridge I) / K        different: the volume they span
+        + mean max(0, 1 − sₖ / spread)²               alive: none becomes a constant
+        + mean max(0, |mₖ| / sₖ − reach)²             hyperplanes within the data (if reach)
+
+    det R is the squared volume spanned by the standardised units: 1 where they are uncorrelated,
+    0 where one repeats others. It knows nothing of scale, so it cannot be raised by large weights,
+    and the second term asks for no more than ``spread``: 1 is what a whitening gives. The third
+    is for outputs before the activation, whose hyperplane is then at most ``reach`` spreads from
+    the mean: source 001 has it pass through a prototype, and a ReLU beyond all data gives no
+    gradient by which any other term could bring it back. It is what to use against dead units.
+
+    All is 0 for a whitened layer with its hyperplanes through the mean. Mirrored ReLU units are
+    opposites before the activation, so apply the penalty to their outputs after it. With more
+    units than inputs, or than samples, linear outputs are always dependent; ``ridge`` keeps the
+    volume above 0. Units that are constant on the batch have no correlation with others and, after
+    an activation, no gradient.
+
+    Args:
+        outputs: of K units on a batch [N, K], N at least 2; other axes than the last are samples.
+        spread: below which a unit is pulled up.
+        reach: how many spreads a hyperplane may be from the mean of the data, None for any.
+        ridge: share of the identity in the correlations, between 0 and 1.
+
+    >>> z = torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+    >>> volume_penalty(z, reach=1.0).item() == 0
+    True
+    >>> volume_penalty(z[:, [0, 0]]).item() > 3  # the same unit twice
+    True
+    """
+    if outputs.ndim < 2 or outputs.numel() < 2 * outputs.shape[-1] or not outputs.shape[-1]:
+        raise InputError(
+            f"volume_penalty was given outputs of shape {tuple(outputs.shape)}; give [N, K] with "
+            "at least 2 samples and 1 unit"
+        )
+    if not spread > 0:
+        raise InputError(f"spread is {spread!r}, wanted a number above 0")
+    if reach is not None and not reach >= 0:
+        raise InputError(f"reach is {reach!r}, wanted a number of at least 0, or None")
+    if not 0 < ridge < 1:
+        raise InputError(f"ridge is {ridge!r}, wanted a number between 0 and 1")
+    flat = outputs.flatten(0, -2)
+    means = flat.mean(0)
+    centred = flat - means
+    covariance = centred.mT @ centred / len(flat)
+    variances = covariance.diagonal()
+    correlation = _off_diagonal(_normalised(covariance, variances))
+    identity = torch.eye(len(variances), dtype=flat.dtype, device=flat.device)
+    # Its diagonal is 1 by definition: units without spread count as uncorrelated.
+    _, log_volume = torch.linalg.slogdet(identity + (1 - ridge) * correlation)
+    deviations = root(variances)
+    total: Tensor = (
+        -log_volume / len(variances) + (1 - deviations / spread).clamp(min=0).square().mean()
+    )
+    if reach is not None:
+        constant = deviations == 0
+        away = means.abs() / torch.where(constant, torch.ones_like(deviations), deviations)
+        total = total + (away - reach).clamp(min=0).square().where(~constant, 0).mean()
+    return total
+
+
+def _normalised(gram: Tensor, squares: Tensor) -> Tensor:
+    """Divide by the lengths of both; rows of length 0 stay 0."""
+    lengths = root(squares)
+    safe = torch.where(lengths == 0, torch.ones_like(lengths), lengths)
+    return gram / safe / safe[:, None]
+
+
+def _off_diagonal(square: Tensor) -> Tensor:
+    return square - torch.diag_embed(square.diagonal())
+
+
+def _pairs(units: int) -> int:
+    """How often a pair is met in both orders; 1 for a single unit, which has none."""
+    return max(1, units * (units - 1))
