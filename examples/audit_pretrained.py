@@ -97,38 +97,46 @@ def main() -> None:
     asked.add_argument("--out", type=Path, default=Path("audits"))
     asked.add_argument("--count", type=int, default=100, help="samples of each class")
     asked.add_argument("--layers", nargs="*", help="read these layers only")
+    asked.add_argument("--page", type=Path, help="put the tables into this page, between marks")
     given = asked.parse_args()
     for name in given.networks:
         model, data, options, source = {"crepe": crepe, "vad": vad, "minilm": minilm}[name](
             given.count
         )
-        begun = time.perf_counter()
-        record = mahalens.audit(
-            model, data, source=source, name=PACKAGES[name], layers=given.layers, **options
-        )
-        print(f"{PACKAGES[name]}: {time.perf_counter() - begun:.1f} s. {record.verdict}")
+        options |= {"source": source, "name": PACKAGES[name], "layers": given.layers}
+        begun = time.process_time()
+        record = mahalens.audit(model, data, **options)
+        print(f"{PACKAGES[name]}: {time.process_time() - begun:.0f} s. {record.verdict}")
+        torch.manual_seed(0)
+        control = mahalens.audit(type(model)(), data, examples=False, **options)
         (given.out / name).mkdir(parents=True, exist_ok=True)
         record.save(given.out / name / "audit.safetensors")
+        text = f"{source}: {record.verdict}\n\n{table(record, control)}"
+        print(text)
+        if given.page is not None:
+            put_into(given.page, name, text)
         print(f"  {write_audit_report(record, given.out / name)}")
-        print(table(record))
 
 
-def table(record: mahalens.AuditRecord) -> str:
-    """One line for each layer, as Markdown."""
+def table(record: mahalens.AuditRecord, control: mahalens.AuditRecord) -> str:
+    """One line for each layer, as Markdown; beside it the score of the untrained network."""
     lines = [
-        "| layer | kind | units | activation | dead | active on < 5 % | mirrored | duplicate |"
-        " through a class | by chance | score | sphericity | verdict |",
-        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| layer | kind | units | activation | dead | active on < 5 % | saturated | pairs "
+        "| through a class | by chance | classes passed | WᵀW and Σ⁻¹ | score | untrained "
+        "| verdict |",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for layer in record.layers:
-        units, pairs, verdict = layer.units, layer.pairs, layer.verdict
-        white = layer.whitening
+        units, pairs, verdict, white = layer.units, layer.pairs, layer.verdict, layer.whitening
+        passed = (layer.hyperplanes.class_spreads.abs() <= record.settings.through).sum(0)
         cells = [
             f"`{layer.name}`", layer.kind, layer.units_count, layer.activation, len(units.dead),
-            len(units.rare["0.05"]), len(pairs.mirrored), len(pairs.duplicate),
-            _percent(verdict.share), _percent(verdict.chance),
-            "" if verdict.score is None else f"{verdict.score:.2f}",
-            "" if white is None else f"{white.sphericity:.1f}", verdict.word,
+            len(units.rare["0.05"]), len(units.saturated),
+            len(pairs.mirrored) + len(pairs.duplicate), f"{verdict.share:.0%}",
+            f"{verdict.chance:.0%}", int(passed.median()),
+            "" if white is None or white.precision_cosine is None
+            else f"{white.precision_cosine:.2f}",
+            f"{verdict.score:.2f}", f"{control.layer(layer.name).verdict.score:.2f}", verdict.word,
         ]  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     lines += [
@@ -137,8 +145,13 @@ def table(record: mahalens.AuditRecord) -> str:
     return "\n".join(lines)
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
+def put_into(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks of a network in a page."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->")
+    if not (begin and end):
+        raise SystemExit(f"{page} has no marks <!-- {name} --> and <!-- end of {name} -->")
+    page.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
