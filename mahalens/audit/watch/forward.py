@@ -171,6 +171,6 @@ def scores_of(output: Any, samples: int) -> Tensor | None:
         logits = output.get("logits")
     if logits is None:
         logits = next(iter(tensors_in(output)), None)
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.is_complex():
         return None
     return logits if logits.shape[0] == samples and logits.shape[1] > 1 else None

@@ -9,7 +9,7 @@ hook is left on any module.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,8 +116,8 @@ class Tracer(TorchFunctionMode):
         layer = self.names.layer_of(weight, computed=name == "linear" or name in CONVOLUTIONS)
         if layer is None:
             return None
-        if geometry.get("transposed"):
-            self.unread[layer] = "a transposed convolution has no patches to measure"
+        if reason := _why_not(x, weight, geometry):
+            self.unread[layer] = reason
             return None
         matrix = weight.t() if turned else weight
 
@@ -126,6 +126,17 @@ class Tracer(TorchFunctionMode):
             return Use(layer, kind, x, matrix, bias, result, of_conv)
 
         return use
+
+
+def _why_not(x: Tensor, weight: Tensor, geometry: Mapping[str, Any]) -> str | None:
+    """Why a layer cannot be read, if it cannot."""
+    if geometry.get("transposed"):
+        return "a transposed convolution has no patches to measure"
+    if x.is_complex() or weight.is_complex():
+        return "is complex: its hyperplanes have no two sides"
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(part) for part in (x, weight)):
+        return "is used inside a transform of torch.func, where its values cannot be seen"
+    return None
 
 
 def _opened(func: Any) -> Any:
