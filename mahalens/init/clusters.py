@@ -30,28 +30,41 @@ def cluster_pca(
     See :func:`mahalens.init.cluster_pca_`.
     """
     needed = (units + 1) // 2 if mirror else units
+    if axes is not None:
+        _check_axes(axes)
     if rows.labels is None:
         wanted = _clusters_for(needed, rows.width, clusters, axes)
-        groups = k_means(rows, wanted, generator)
     else:
-        groups = by_class(rows)
-        wanted = len(groups)
+        wanted = len(by_class(rows))
         if clusters is not None and clusters != wanted:
             raise InputError(
                 f"clusters is {clusters}, but y has {wanted} classes, which are the clusters then; "
                 f"leave out one of both"
             )
-    _check_counts(needed, wanted, axes)
-    # The largest cluster first: where units are few, they go where most of the data is.
-    groups.sort(key=len, reverse=True)
-    found = [principal_axes(rows.values[group], rows.precision) for group in groups]
-    dealt = _deal(found, needed, axes)
-    if len(dealt) < needed:
+    fixed = clusters is not None or rows.labels is not None
+    if fixed and axes is not None and wanted * axes < needed:
         raise InputError(
-            f"{needed} axes are wanted, but the {rows.count} rows of {rows.width} inputs in "
-            f"{wanted} clusters have only {len(dealt)} with spread; give more samples, fewer "
-            f"units or other clusters"
+            f"{wanted} clusters with {axes} axes each give {wanted * axes} hyperplanes, wanted "
+            f"{needed}; ask for more of either, or leave one to be found"
         )
+    while True:
+        groups = k_means(rows, wanted, generator) if rows.labels is None else by_class(rows)
+        # The largest cluster first: where units are few, they go where most of the data is.
+        groups.sort(key=len, reverse=True)
+        found = [principal_axes(rows.values[group], rows.precision) for group in groups]
+        dealt = _deal(found, needed, axes)
+        missing = needed - len(dealt)
+        if not missing:
+            break
+        # A sample far from all others is a cluster without axes. Others make up for it, as long
+        # as there can be two samples in each.
+        if fixed or 2 * (wanted + missing) > rows.count:
+            raise InputError(
+                f"{needed} axes are wanted, but the {rows.count} rows of {rows.width} inputs in "
+                f"{wanted} clusters have only {len(dealt)} with spread; give more samples, fewer "
+                f"units or other clusters"
+            )
+        wanted += missing
     weight = torch.stack([found[c].directions[a] / found[c].deviations[a] for c, a in dealt])
     point = torch.stack([found[c].mean for c, _ in dealt])
     if mirror:
@@ -142,7 +155,6 @@ def _clusters_for(units: int, width: int, clusters: int | None, axes: int | None
     if clusters is not None:
         return clusters
     if axes is not None:
-        _check_axes(axes)
         return math.ceil(units / axes)
     return max(round(math.sqrt(units)), math.ceil(units / width))
 
@@ -150,17 +162,6 @@ def _clusters_for(units: int, width: int, clusters: int | None, axes: int | None
 def _check_axes(axes: int) -> None:
     if isinstance(axes, bool) or not isinstance(axes, int) or axes < 1:
         raise InputError(f"axes is {axes!r}, wanted a whole number of at least 1")
-
-
-def _check_counts(needed: int, clusters: int, axes: int | None) -> None:
-    if axes is None:
-        return
-    _check_axes(axes)
-    if clusters * axes < needed:
-        raise InputError(
-            f"{clusters} clusters with {axes} axes each give {clusters * axes} hyperplanes, wanted "
-            f"{needed}; ask for more of either, or leave one to be found"
-        )
 
 
 def _deal(found: list[Axes], units: int, axes: int | None) -> list[tuple[int, int]]:
