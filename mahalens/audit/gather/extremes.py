@@ -97,28 +97,28 @@ class KeptRows:
         self._labels = torch.empty(0, dtype=torch.int64)
         self._count = count
 
-    def add(self, rows: Tensor, labels: Tensor | None) -> None:
-        """Take in rows [n, K] and the label of each [n]."""
-        given = torch.zeros(len(rows), dtype=torch.int64) if labels is None else labels
-        free = self._count - len(self._rows)
+    def add(self, rows: Tensor, labels: Tensor | None, positions: int = 1) -> None:
+        """Take in rows [n, K], ``positions`` of each sample, and the samples' labels."""
+        free = max(0, min(len(rows), self._count - len(self._rows)))
         if free > 0:
+            first = torch.arange(free)
             self._rows = torch.cat([self._rows.to(rows.dtype), rows[:free]])
-            self._labels = torch.cat([self._labels, given[:free]])
-            self.seen += min(free, len(rows))
-            rows, given = rows[free:], given[free:]
-        if not len(rows):
+            self._labels = torch.cat([self._labels, _label(first, labels, positions)])
+            self.seen += free
+        rest = len(rows) - free
+        if rest <= 0:
             return
-        numbers = torch.arange(self.seen + 1, self.seen + len(rows) + 1, dtype=torch.float64)
-        drawn = torch.rand(len(rows), generator=self._generator, dtype=torch.float64)
-        places = (drawn * numbers).long()
+        numbers = torch.arange(self.seen + 1, self.seen + rest + 1, dtype=torch.float64)
+        drawn = torch.rand(rest, generator=self._generator, dtype=torch.float64)
+        places = drawn.mul_(numbers).long()
         chosen = (places < self._count).nonzero()[:, 0]
         # Of several for one place the last stays: as if they had come one after the other.
         last = dict(zip(places[chosen].tolist(), chosen.tolist(), strict=True))
         if last:
-            where, taken = torch.tensor(list(last)), torch.tensor(list(last.values()))
+            where, taken = torch.tensor(list(last)), torch.tensor(list(last.values())) + free
             self._rows[where] = rows[taken]
-            self._labels[where] = given[taken]
-        self.seen += len(rows)
+            self._labels[where] = _label(taken, labels, positions)
+        self.seen += rest
 
     @property
     def rows(self) -> Tensor:
@@ -129,3 +129,8 @@ class KeptRows:
     def labels(self) -> Tensor:
         """Their labels [n]; 0 without classes."""
         return self._labels
+
+
+def _label(rows: Tensor, labels: Tensor | None, positions: int) -> Tensor:
+    """The labels of some rows, of which every sample has so many."""
+    return torch.zeros_like(rows) if labels is None else labels[rows // positions]

@@ -21,6 +21,7 @@ Pick = Callable[..., Tensor]
 _KEPT_VALUES = 2**21
 """Values that a layer keeps of its rows at most: 8 MB in float32."""
 _FEWEST_KEPT = 512
+_FEW_POSITIONS = 16
 _BLOCK = 2**18
 """Values that are summed up at a time: a megabyte in float32."""
 
@@ -119,7 +120,7 @@ class LayerGatherer:
         Where samples meet the layer several times, ``before`` says at how many positions they
         have met it already.
         """
-        z = self._folded(output.detach().to("cpu").contiguous())
+        z = self._folded(output.detach())
         samples, positions, units = z.shape
         if not math.isfinite(float(z.sum())) and not bool(z.isfinite().all()):
             self.faulty |= (~z.isfinite()).flatten(0, 1).any(0)
@@ -133,33 +134,33 @@ class LayerGatherer:
             self._sum_up(block, own, start + first)
             ends.append(_ends(block, self._room))
         lows, highs, nearest = (torch.cat(parts) for parts in zip(*ends, strict=True))
-        self.least = torch.minimum(self.least, least_of(lows, torch.minimum))
-        self.greatest = torch.maximum(self.greatest, least_of(highs, torch.maximum))
+        self.least = torch.minimum(self.least, lows.amin(0))
+        self.greatest = torch.maximum(self.greatest, highs.amax(0))
         if self.by_sample:
             strength = torch.maximum(lows.abs(), highs.abs()) if self._even else highs
             self._prototypes(z, nearest, strength, start, before)
         rows = z.view(-1, units)
-        repeated = None if labels is None else labels.repeat_interleave(positions)
-        self.kept.add(rows, repeated)
+        self.kept.add(rows, labels, positions)
         if self.outputs is not None:
             several = samples * self.settings.patches
             chosen = torch.randint(len(rows), (several,), generator=self._generator)
             self.outputs.add(rows if len(rows) <= several else rows[chosen])
 
-    def _folded(self, z: Tensor) -> Tensor:
+    def _folded(self, output: Tensor) -> Tensor:
+        """The values in order in memory, with what follows the layer folded in."""
+        z = output.to("cpu").contiguous()
         z = z if z.dtype in (torch.float32, torch.float64) else z.float()
         if self._scale is None or self._shift is None:
             return z
-        return torch.addcmul(self._shift.to(z.dtype), z, self._scale.to(z.dtype))
+        # Into the copy, where one was made; never into the model's own output.
+        room = z if z.data_ptr() != output.data_ptr() else None
+        return torch.addcmul(self._shift.to(z.dtype), z, self._scale.to(z.dtype), out=room)
 
     def _sum_up(self, z: Tensor, labels: Tensor | None, start: int) -> None:
         """Add a block [B, P, K] to the sums."""
-        positions = z.shape[1]
-        repeated = labels
-        if labels is not None and positions > 1:
-            repeated = labels.repeat_interleave(positions)
-        rows = z.view(-1, z.shape[2])
-        members = Members(repeated, len(rows), z.dtype)
+        samples, positions, units = z.shape
+        rows = z.view(-1, units)
+        members = Members(labels, samples, positions, z.dtype)
         self.moments.add(rows, members, self._room)
         site, tolerance = self.site, self.settings.tolerance
         mask = self._room.like(rows, 2)  # comparing into numbers is quicker than into truth values
@@ -209,21 +210,18 @@ def _ends(z: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor]:
 def over_positions(values: Tensor, pick: Pick, room: Room) -> Tensor:
     """The least (``torch.minimum``) or greatest values over positions, [B, P, K] -> [B, K].
 
-    Halves are compared with each other until one position is left: quicker than ``amin``.
+    Halves are compared with each other while they are long: many times as quick as ``amin``.
     """
     number = 3
-    while (count := values.shape[1]) > 1:
+    while (count := values.shape[1]) > _FEW_POSITIONS:
         half = count // 2
         picked = pick(values[:, :half], values[:, half : 2 * half], out=room.half(values, number))
         if count % 2:
             pick(picked[:, 0], values[:, -1], out=picked[:, 0])
         values, number = picked, 7 - number  # two places in turn
-    return values[:, 0].clone()
-
-
-def least_of(values: Tensor, pick: Pick) -> Tensor:
-    """The least or greatest of each column, [n, K] -> [K]."""
-    return over_positions(values[None], pick, Room())[0]
+    if values.shape[1] == 1:
+        return values[:, 0].clone()
+    return values.amin(1) if pick is torch.minimum else values.amax(1)
 
 
 def rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> Tensor | None:

@@ -14,34 +14,42 @@ _BY_PRODUCT = 64
 
 
 class Members:
-    """The class of each row of a block, ready to add rows up by class."""
+    """The class of each sample of a block, ready to add rows up by class.
 
-    def __init__(self, labels: Tensor | None, rows: int, dtype: torch.dtype) -> None:
+    Args:
+        labels: classes of the samples [B]; None if there are none.
+        samples: how many samples B there are.
+        positions: rows P that each sample has, one after the other.
+        dtype: of the values to add up.
+    """
+
+    def __init__(
+        self, labels: Tensor | None, samples: int, positions: int, dtype: torch.dtype
+    ) -> None:
         self.labels = labels
-        self.rows = rows
-        self.dtype = dtype
+        self.samples = samples
+        self.positions = positions
         self.classes = 1 if labels is None else int(labels.max()) + 1
         self._matrix: Tensor | None = None
-        if self.classes <= _BY_PRODUCT:
-            if labels is None:
-                self._matrix = torch.ones(1, rows, dtype=dtype)
-            else:
-                own = labels == torch.arange(self.classes)[:, None]
-                self._matrix = own.to(dtype)
+        if labels is not None and self.classes <= _BY_PRODUCT:
+            self._matrix = (labels == torch.arange(self.classes)[:, None]).to(dtype)
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sums of the rows of ``values`` [n, V] by class, float64 [C, V]."""
+        """Sums of the rows of ``values`` [B · P, V] by class, float64 [C, V]."""
+        if self.labels is None:
+            return values.sum(0, keepdim=True).double()
+        if self.positions > 1:
+            values = values.view(self.samples, self.positions, -1).sum(1)
         if self._matrix is not None:
             return (self._matrix @ values).double()
-        assert self.labels is not None
         sums = torch.zeros(self.classes, values.shape[1], dtype=values.dtype)
         return sums.index_add_(0, self.labels, values).double()
 
     def counts(self) -> Tensor:
         """Rows of each class, float64 [C]."""
         if self.labels is None:
-            return torch.tensor([self.rows], dtype=torch.float64)
-        return torch.bincount(self.labels).double()
+            return torch.tensor([self.samples * self.positions], dtype=torch.float64)
+        return torch.bincount(self.labels).double() * self.positions
 
 
 class Room:
