@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: demo test setup lint types tests bench bench-quick clean
-BENCHMARKS := trials scaling overheads ellipsoids representation
+BENCHMARKS := trials scaling overheads ellipsoids representation audit
 
 demo: $(READY)
 	$(BIN)/mahalens run gaussian --dim 2 --out runs/demo --force
@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/overheads.py --json docs/benchmarks/overheads.json
 	$(BIN)/python benchmarks/ellipsoids.py --json docs/benchmarks/ellipsoids.json
 	$(BIN)/python benchmarks/representation.py --json docs/benchmarks/representation.json
+	$(BIN)/python benchmarks/audit.py --json docs/benchmarks/audit.json
 	$(BIN)/python docs/benchmarks.py
 
 bench-quick: $(READY)

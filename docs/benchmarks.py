@@ -217,7 +217,28 @@ def representation(record: dict[str, Any]) -> str:
     return table([*head, "pairs multiplied", "to prepare, once"], rows)
 
 
+def audit(record: dict[str, Any]) -> str:
+    """What an audit costs beside the least it needs."""
+    rows = [
+        [
+            f"{case['case']}, {case['samples']:,} samples",
+            seconds(case["ours_s"]),
+            seconds(case["forward_s"]),
+            seconds(case["products_s"]),
+            f"**{case['ratio']:.2f}**",
+            "≤ 2",
+            seconds(case["decompose_s"]),
+            f"{case['of_all']:.2f}",
+            "–" if case["grown_mb"] is None else f"{number(case['grown_mb'])} MB",
+        ]
+        for case in record["cases"]
+    ]
+    head = ["network", "audit", "forward", "products", "of both", "goal", "eigenvalues"]
+    return table([*head, "of all three", "growth"], rows)
+
+
 MAKERS = {
+    "audit": ("audit", audit),
     "representation": ("representation", representation),
     "ellipsoids": ("ellipsoids", ellipsoids),
     "kinds": ("ellipsoids", kinds),

@@ -53,7 +53,7 @@ from mahalens.audit.rows import (
 if TYPE_CHECKING:
     from mahalens.audit.features import audit_features
     from mahalens.audit.network import audit
-    from mahalens.audit.prune import prune
+    from mahalens.audit.pruning.apply import prune
     from mahalens.audit.record import AuditRecord
     from mahalens.audit.record_files import load_audit
 
@@ -87,7 +87,7 @@ _LATER = {
     "audit": "mahalens.audit.network",
     "audit_features": "mahalens.audit.features",
     "load_audit": "mahalens.audit.record_files",
-    "prune": "mahalens.audit.prune",
+    "prune": "mahalens.audit.pruning.apply",
 }
 __getattr__, __dir__ = attach(__name__, _LATER)
 

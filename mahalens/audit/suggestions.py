@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mahalens.audit.prune_plan import HOMOGENEOUS
+from mahalens.audit.pruning.plan import HOMOGENEOUS
 from mahalens.audit.readings import PairReading, Suggestion, UnitReading, WhiteningReading
 from mahalens.audit.watch.functions import ELEMENTWISE
 

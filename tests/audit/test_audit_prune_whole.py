@@ -8,7 +8,7 @@ from torch import nn
 
 from mahalens.audit.frames import rows_of, write_tables
 from mahalens.audit.network import audit
-from mahalens.audit.prune import prune
+from mahalens.audit.pruning.apply import prune
 from mahalens.audit.record_files import audit_json, load_audit
 from mahalens.nn import AbsReLU
 

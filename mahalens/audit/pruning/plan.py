@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mahalens.audit.prune_checks import Changes, double, require_same_weights
-from mahalens.audit.prune_paths import Path, Paths
+from mahalens.audit.pruning.checks import Changes, double, require_same_weights
+from mahalens.audit.pruning.paths import Path, Paths
 from mahalens.audit.record import AuditRecord, LayerRecord
 
 ACTIONS = ("dead", "duplicate", "mirrored")

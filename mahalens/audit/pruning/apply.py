@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mahalens.audit.prune_checks import require_fitting
-from mahalens.audit.prune_plan import ACTIONS, LayerPlan, Left, Planner
+from mahalens.audit.pruning.checks import require_fitting
+from mahalens.audit.pruning.plan import ACTIONS, LayerPlan, Left, Planner
 from mahalens.audit.record import AuditRecord
 from mahalens.errors import InputError
 from mahalens.nn.layers import Abs

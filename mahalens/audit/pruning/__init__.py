@@ -1,0 +1,1 @@
+"""Removing units that a record shows to be spare, where no output changes."""
