@@ -14,6 +14,7 @@ from mahalens.init.rows import Rows
 from mahalens.init.targets import Hyperplanes, Prototypes
 
 _TRIES = 3  # k-means is started so often, and the best result taken
+_STEPS = 50  # and goes on for so long at most: a start needs no last digits
 
 
 def cluster_pca(
@@ -122,9 +123,12 @@ def k_means(rows: Rows, clusters: int, generator: torch.Generator | None) -> lis
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
     if clusters == 1:
         return [torch.arange(rows.count)]
+    # Single precision is twice as fast and tells clusters apart as well, once there is no offset.
+    centred = rows.values - rows.values.mean(0)
+    near_zero = (centred / centred.abs().max().clamp_min(1e-300)).float().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below, as an error
-        found = KMeans(clusters, n_init=_TRIES, random_state=seed).fit(rows.values.numpy())
+        found = KMeans(clusters, n_init=_TRIES, max_iter=_STEPS, random_state=seed).fit(near_zero)
     labels = torch.from_numpy(found.labels_).long()
     groups = [(labels == c).nonzero()[:, 0] for c in range(clusters)]
     if not all(len(group) for group in groups):

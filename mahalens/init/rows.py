@@ -122,7 +122,8 @@ def rows_of(layer: Layer, x: Tensor, y: Tensor | None = None, limit: int | None 
             [2., 4.]], dtype=torch.float64)
     """
     draw = RowDraw(layer, limit)
-    draw.add(x, None if y is None else check_labels(y, len(x) if x.ndim else 0))
+    check_input(layer, x)
+    draw.add(x, None if y is None else check_labels(y, len(x)))
     return draw.result()
 
 

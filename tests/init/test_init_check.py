@@ -1,0 +1,115 @@
+"""What is wrong before training: units and inputs planted to be out of reach."""
+
+import pytest
+import torch
+from starts import linear, planted, same_state, seeded, state_of
+from torch import nn
+
+from mahalens.errors import InputError
+from mahalens.init import InitCheck, check_init, initialise
+from mahalens.nn import Abs, OffsetL2
+
+X = torch.rand(200, 2, generator=seeded(), dtype=torch.float64)  # in the unit square
+
+
+def layer_of(weight, bias):
+    layer = linear(2, len(weight))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+GOOD = [[1.0, 0.0], [-1.0, 0.2], [0.3, 1.0]]
+GOOD_BIAS = [-0.5, 0.6, -0.6]
+
+
+def test_a_good_start():
+    model = nn.Sequential(layer_of([*GOOD, [0.0, -1.0]], [*GOOD_BIAS, 0.9]), nn.ReLU())
+    check = check_init(model, X)
+    assert isinstance(check, InitCheck)
+    assert check.layers[0].silent == 0
+    assert check.ok
+    assert str(check) == "ready to train: nothing wrong in 1 layer on 200 samples"
+
+
+def test_dead_outside_copies_and_silent():
+    weight = [[1.0, 0.0], [1.0, 1.0], [-1.0, -1.0], [2.0, 0.0], [1.0, 0.0]]
+    bias = [-0.5, 3.0, -1e-3, -1.0, -9.0]
+    check = check_init(nn.Sequential(layer_of(weight, bias), nn.ReLU()), X)
+    found = check.layer("0")
+    assert found.dead == (2, 4)
+    assert found.outside == (1,)
+    assert found.copies == ((0, 3),)
+    assert found.silent == 0, "unit 1 is reached by all"
+    assert not check.ok
+    first, second = str(check).splitlines()
+    assert first == "not ready: something is wrong in 1 of 1 layers on 200 samples"
+    assert "0 (Linear, relu)" in second
+    assert "2 of 5 units reached by no input (2, 4)" in second
+    assert "1 of 5 units with all data on one side (1)" in second
+    assert "1 pairs of copies (0 = 3)" in second
+
+
+def test_silent_inputs_by_number():
+    x = torch.tensor([[0.1, 0.0], [0.9, 0.0], [0.2, 0.0], [0.8, 0.0]], dtype=torch.float64)
+    check = check_init(nn.Sequential(layer_of([[1.0, 0.0]], [-0.5]), nn.ReLU()), x)
+    assert check.layers[0].silent == 0.5
+    assert check.layers[0].silent_samples == (0, 2)
+    assert "50 % of inputs reach no unit (0, 2)" in str(check)
+
+
+def test_hyperplanes_outside_count_behind_abs_and_not_at_the_output():
+    far = layer_of([[1.0, 0.0], [1.0, 1.0]], [5.0, -1.0])
+    assert check_init(nn.Sequential(far, Abs()), X).layers[0].outside == (0,)
+    assert check_init(nn.Sequential(far), X).ok
+
+
+def test_flat_units():
+    model = nn.Sequential(layer_of([[1.0, 0.0], [900.0, 0.0]], [-0.5, 900.0]), nn.Sigmoid())
+    found = check_init(model, X).layers[0]
+    assert found.flat == (1,)
+    assert "flat from the start (1)" in found.problems[-1]
+
+
+def test_many_are_cut_short():
+    layer = layer_of([[1.0, float(k)] for k in range(20)], [-100.0] * 20)
+    check = check_init(nn.Sequential(layer, nn.ReLU()), X)
+    assert len(check.layers[0].dead) == 20
+    assert "(0, 1, 2, 3, 4, 5, 6, 7, ...)" in str(check)
+
+
+def test_what_is_not_read_is_said():
+    model = nn.Sequential(
+        layer_of([*GOOD, [0.0, -1.0]], [*GOOD_BIAS, 0.9]), OffsetL2(4, 2).double()
+    )
+    check = check_init(model, X)
+    assert check.unread == ("1",)
+    assert "not read: 1" in str(check)
+
+
+def test_an_unknown_layer():
+    check = check_init(nn.Sequential(linear(2, 3)), X)
+    with pytest.raises(InputError, match="no layer 'head' in this check; there are 0"):
+        check.layer("head")
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Sequential(linear(2, 3), nn.BatchNorm1d(3).double(), nn.ReLU()).train()
+    before, random = state_of(model), torch.get_rng_state()
+    check_init(model, (X, torch.zeros(200, dtype=torch.long)), batch_size=50)
+    assert same_state(before, state_of(model))
+    assert model.training
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_far_from_the_origin_the_usual_start_fails_and_clusters_do_not():
+    """What the check is for: data far from 0, where Kaiming's hyperplanes miss it."""
+    x, _ = planted(4, 6, per=200, apart=20.0)
+    model = nn.Sequential(linear(6, 24), nn.ReLU(), linear(24, 3))
+    initialise(model, x + 100, "kaiming", generator=seeded())
+    check = check_init(model, x + 100)
+    assert len(check.layers[0].dead) + len(check.layers[0].outside) > 18
+    initialise(model, x + 100, "cluster_pca", generator=seeded())
+    found = check_init(model, x + 100).layers[0]
+    assert (found.dead, found.outside, found.copies) == ((), (), ())
