@@ -18,8 +18,21 @@ def test_the_python_example_runs(capsys):
     assert float(error) < 1e-8
 
 
-def test_the_example_with_ellipsoids_runs(capsys):
+def test_the_example_of_an_audit_says_what_the_page_says(capsys):
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    verdict, pruned = capsys.readouterr().out.split("\n", 1)
+    record, before, after = names["record"], names["model"], names["smaller"].model
+    dead = len(record.layers[0].units.dead)
+    assert f"{dead} of 32 units of layer 0 are dead" in verdict
+    assert f"{dead} dead units removed" in pruned
+    x = names["digits"].x
+    assert (before(x) - after(x)).abs().max() < 1e-5
+
+
+def test_the_example_with_ellipsoids_runs(capsys):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[2]
     exec(compile(code, "README.md", "exec"), {})
     right, far = re.findall(r"([\d.]+)% (?:right|are)", capsys.readouterr().out)
     assert float(right) > 90
