@@ -70,7 +70,7 @@ def layer_record(
         prototypes=read_prototypes(gathered, length.double()),
         histograms=read_histograms(gathered, classes, nodes),
         perturbation=perturbation,
-        verdict=judge(units, hyperplanes, perturbation, site.units),
+        verdict=judge(units, hyperplanes, perturbation, site.units, site.output),
         suggestions=suggest(
             activation=site.activation,
             feeds=site.feeds,

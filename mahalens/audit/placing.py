@@ -33,12 +33,13 @@ def read_hyperplanes(
 
     A hyperplane is *within reach* of a class if ``|class_mean| <= through · class_std``, and
     *passes through* one if it is within reach of at least one class, but of no more than half of
-    them: one that is near all classes at once lies in the middle of the data, where the means of
-    classes that do not differ along its normal coincide, and singles none of them out. The nearest
-    class is the one with the least ``|class_mean| / class_std``, the first of them among equals.
+    them. One that is near more than half is *common*: it lies in the middle of the data, where the
+    means of classes that do not differ along its normal coincide, and singles none of them out. The
+    nearest class is the one with the least ``|class_mean| / class_std``, the first among equals.
     ``chance`` is the share of the ``grid`` values t for which the hyperplane moved to ``z = t``
-    would pass through a class: ``|class_mean - t| <= through · class_std``. Without classes
-    the mean and the spread of all rows take the place of a class's.
+    (from where a class is ``|class_mean - t|`` away) would pass through a class, among those
+    where it would not be common. Without classes the mean and the spread of all rows take the
+    place of a class's.
 
     A class that is constant along a normal has no spread there: its distance in spreads is 0 if
     its mean lies exactly on the hyperplane, and infinite otherwise. A class whose mean or spread
@@ -90,6 +91,7 @@ def read_hyperplanes(
     varying = directed & (stds > 0) & stds.isfinite()
     in_spreads = _kept(_in_spreads(centres, spreads), varying)
     nearest = _nearest(in_spreads)
+    within, limit = (in_spreads.abs() <= through).sum(0), _limit(centres, spreads)
     return HyperplaneReading(
         length=lengths,
         mean_distance=_kept(means / lengths, directed),
@@ -97,7 +99,8 @@ def read_hyperplanes(
         class_distance=_kept(centres / lengths, directed) if given else None,
         class_spreads=in_spreads if given else None,
         nearest=nearest if given else None,
-        through=_passes((in_spreads.abs() <= through).sum(0), _limit(centres, spreads)),
+        through=(within > 0) & (within <= limit),
+        common=within > limit,
         chance=_kept(_chance(values, centres, through * spreads), varying),
         positive=_as_vector(positive, "positive", units),
     )
@@ -122,13 +125,10 @@ def _limit(centres: Tensor, spreads: Tensor) -> Tensor:
     return (known // 2).clamp_min(1)
 
 
-def _passes(within: Tensor, limit: Tensor) -> Tensor:
-    """Whether a hyperplane within reach of so many classes passes through one of them."""
-    return (within > 0) & (within <= limit)
-
-
 def _chance(grid: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
-    """Share of each unit's grid values from which a hyperplane would pass through a class [K].
+    """Share of the grid values at which a hyperplane would pass through a class [K].
+
+    Values at which it would be common do not count.
 
     Every class covers a run of the sorted grid. Counting where runs begin and end gives what
     they cover together, in C log G steps per unit instead of C · G comparisons.
@@ -148,8 +148,9 @@ def _chance(grid: Tensor, centres: Tensor, reach: Tensor) -> Tensor:
         open_runs = torch.zeros(len(values), points + 1, dtype=torch.int64)
         open_runs.scatter_add_(1, begin, counted).scatter_add_(1, end, -counted)
         limit = _limit(centres[:, part], reach[:, part])[:, None]
-        covered = _passes(open_runs.cumsum(dim=1)[:, :points], limit)
-        share = covered.to(torch.float64).mean(dim=1)
+        within = open_runs.cumsum(dim=1)[:, :points]
+        passing = ((within > 0) & (within <= limit)).sum(dim=1).to(torch.float64)
+        share = passing / (within <= limit).sum(dim=1)  # NaN where all places are common
         chance[part] = _kept(share, values.isfinite().all(dim=1))
     return chance
 

@@ -67,12 +67,15 @@ class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     nearest: Tensor | None = None
     """The class whose mean is the fewest of its spreads away [K], int64; -1 if there is none."""
     through: Tensor
-    """Whether the hyperplane passes through a class: is near one, but not more than half of all,
-    of the classes; without classes, whether it passes through the data's mean [K]."""
+    """Whether the hyperplane passes through a class: is near one, but not more than half, of the
+    classes; without classes, whether it passes through the data's mean [K]."""
     chance: Tensor
-    """How often it would if it were moved along its normal to the row of a random sample [K]."""
+    """How often it would if it were moved along its normal to the row of a random sample, where
+    it would not be common [K]; NaN if it would be everywhere."""
     positive: Tensor
     """Share of the rows with z > tolerance [K]; the rest is on the other side or on the plane."""
+    common: Tensor | None = None
+    """Whether it is near more than half of the classes at once, and so through none of them [K]."""
 
 
 class PairReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,19 +26,21 @@ DECIDED = 1 / 3
 _ROUNDING = 1e-9
 
 RULE = (
-    "A unit is live if it is neither dead nor saturated and its numbers are finite. "
+    "A unit is live if it is neither dead nor saturated and its numbers are finite; in the output "
+    "layer saturated ones are live too, for a network that is sure saturates them. "
     "A layer is broken if fewer than half of its units are live, or if no unit is active on more "
     "than half of the rows. "
-    "A hyperplane passes through a class if the class's mean is within half a spread of it, and no "
-    "more than half of all classes are. "
-    "Otherwise p is the share of the live units whose hyperplane passes through a class (without "
+    "A hyperplane passes through a class if the class's mean is within half a spread of it. If it "
+    "is so near to more than half of all classes, it is common: it singles none out, and is left "
+    "aside. "
+    "Of the other live units p is the share whose hyperplane passes through a class (without "
     "classes: the mean of the data), and q the share that would if each were moved along its "
     "normal to a random row. The score is (p - q) / (1 - q) if p >= q, and (p - q) / q if not: 1 "
     "if all pass, 0 as by chance, -1 if none does. "
     "The geometry is distance-like from a score of 1/3 up, intensity-like from -1/3 down, and "
-    "mixed between. Where perturbations were measured, their index says in the same way what the "
-    "behaviour is. The verdict is what the geometry says, or mixed if the behaviour says the "
-    "opposite; without hyperplanes it is what the behaviour says."
+    "mixed between, or if all hyperplanes are common. Where perturbations were measured, their "
+    "index says in the same way what the behaviour is. The verdict is what the geometry says, or "
+    "mixed if the behaviour says the opposite; without hyperplanes it is what the behaviour says."
 )
 """The rule that :func:`judge` follows, in words."""
 
@@ -48,6 +50,7 @@ def judge(
     hyperplanes: HyperplaneReading | None,
     perturbation: PerturbationReading | None,
     count: int,
+    output: bool = False,
 ) -> Verdict:
     """The verdict on a layer, by :data:`RULE`.
 
@@ -60,6 +63,7 @@ def judge(
         hyperplanes: where their hyperplanes lie; None where the weights are not known.
         perturbation: None if it was not measured.
         count: number of units of the layer.
+        output: whether its units are outputs of the network.
 
     Example:
         >>> one = torch.ones(4)
@@ -80,7 +84,7 @@ def judge(
             f"count is {count}, but the reading has {list(units.mean.shape)} units; "
             "pass the number of units of the same layer"
         )
-    live = _live(units)
+    live = _live(units, output)
     share, chance, passing, placed = _shares(hyperplanes, live)
     score = None if share is None or chance is None else score_of(share, chance)
     index = None if perturbation is None else perturbation.index
@@ -88,7 +92,8 @@ def judge(
     reasons = _damage(units, int(live.sum()), count)
     word = "broken"
     if not reasons:
-        geometry, behaviour = _kind(score), _kind(index)
+        common = 0 if hyperplanes is None else int((_common(hyperplanes) & live).sum())
+        geometry, behaviour = _kind(score) or ("mixed" if common else None), _kind(index)
         word = geometry or behaviour or "mixed"
         if {geometry, behaviour} == {"distance-like", "intensity-like"}:
             word = "mixed"
@@ -97,6 +102,9 @@ def judge(
                 f"{passing} of {placed} live units pass through {_place(hyperplanes)} "
                 f"({_percent(share)}, {_percent(chance)} by chance)"
             )
+        if common:
+            are = "is" if common == 1 else "are"
+            reasons.append(f"{common} {are} near most classes at once and left aside")
         reasons += _behaviour(perturbation)
         if geometry is None and behaviour is None:
             reasons.insert(0, "there are no hyperplanes and no perturbations to judge by")
@@ -146,11 +154,12 @@ def summarise(layers: Sequence[LayerRecord]) -> str:
     )
 
 
-def _live(units: UnitReading) -> Tensor:
+def _live(units: UnitReading, output: bool = False) -> Tensor:
     """Which units are live [K]."""
     live = units.mean.isfinite() & units.std.isfinite()
     live[list(units.dead)] = False
-    live[list(units.saturated)] = False
+    if not output:
+        live[list(units.saturated)] = False
     return live
 
 
@@ -160,13 +169,20 @@ def _shares(
     """p, q, and the numbers of units that pass and that could."""
     if hyperplanes is None:
         return None, None, 0, 0
-    placed = live & hyperplanes.chance.isfinite()
+    placed = live & hyperplanes.chance.isfinite() & ~_common(hyperplanes)
     number = int(placed.sum())
     if number == 0:
         return None, None, 0, 0
     passing = int((hyperplanes.through & placed).sum())
     chance = float(hyperplanes.chance[placed].to(torch.float64).mean())
     return passing / number, min(max(chance, 0.0), 1.0), passing, number
+
+
+def _common(hyperplanes: HyperplaneReading) -> Tensor:
+    """Which hyperplanes are near most classes at once [K]."""
+    if hyperplanes.common is None:
+        return torch.zeros_like(hyperplanes.through)
+    return hyperplanes.common
 
 
 def _kind(value: float | None) -> str | None:

@@ -100,8 +100,9 @@ def test_residual_network():
         layer = record.layer(name)
         active = positive if layer.activation == "relu" else None
         scale = parts[norm].weight / (parts[norm].running_var + parts[norm].eps).sqrt()
-        length = parts[name].weight.flatten(1).norm(dim=1) * scale.abs()
-        torch.testing.assert_close(layer.hyperplanes.length, length.detach().double())
+        length = parts[name].weight.flatten(1).double().norm(dim=1) * scale.abs()
+        # The scale is worked out in float32 here.
+        torch.testing.assert_close(layer.hyperplanes.length, length.detach(), rtol=1e-6, atol=0)
         assert_read(layer, rows, LABELS, active)
     assert_read(record.layer("fc"), rows_of_samples(model, one_by_one(x), "fc"), LABELS)
     scores = model.eval()(x)

@@ -11,16 +11,21 @@ from mahalens.errors import InputError
 nan, inf = math.nan, math.inf
 
 
-def passes(at, centres, spreads, through):
-    """Whether a hyperplane at ``at`` is near a class, but not near more than half of them."""
+def near(at, centres, spreads, through):
+    """Whether a hyperplane at ``at`` is near a class, and whether near more than half of them."""
     known = [(c, s) for c, s in zip(centres, spreads, strict=True) if not math.isnan(c + s)]
-    near = sum(abs(c - at) <= through * s for c, s in known)
-    return 1 <= near <= max(1, len(known) // 2)
+    count = sum(abs(c - at) <= through * s for c, s in known)
+    return count > 0, count > max(1, len(known) // 2)
 
 
-def naive_chance(grid, centres, spreads, through):
+def passes(at, *classes):
+    return near(at, *classes) == (True, False)
+
+
+def naive_chance(grid, *classes):
     """One unit's chance by its definition: every value against every class."""
-    return sum(passes(t, centres, spreads, through) for t in grid) / len(grid)
+    counted = [t for t in grid if not near(t, *classes)[1]]
+    return sum(passes(t, *classes) for t in counted) / len(counted) if counted else nan
 
 
 def read(mean, std, classes=None, grid=None, through=0.5, length=None):
@@ -61,11 +66,11 @@ def test_chance_and_nearest_agree_with_the_definition(placing):
     reading = read([0.0] * units, [1.0] * units, (centres, spreads), grid, through)
     for k in range(units):
         own = [(c[k], s[k]) for c, s in zip(centres, spreads, strict=True)]
-        assert reading.chance[k] == pytest.approx(
-            naive_chance(grid[k], [c for c, _ in own], [s for _, s in own], through)
-        )
+        chance = naive_chance(grid[k], [c for c, _ in own], [s for _, s in own], through)
+        assert reading.chance[k] == pytest.approx(chance, nan_ok=True)
         centre, spread = zip(*own, strict=True)
         assert bool(reading.through[k]) == passes(0.0, centre, spread, through)
+        assert bool(reading.common[k]) == near(0.0, centre, spread, through)[1]
         away = [
             (0.0 if c == 0 else inf) if s == 0 else abs(c) / s if not math.isnan(c) else inf
             for c, s in own
@@ -144,8 +149,9 @@ def test_near_most_classes_at_once_is_through_none_of_them():
     means = [[0.0, 0.0], [0.1, 0.1], [-0.1, 5.0], [0.2, 9.0]]
     reading = read([0.0] * 2, [3.0] * 2, (means, [[1.0, 1.0]] * 4), grid=[[0.0, 2.0], [0.0, 9.0]])
     assert reading.through.tolist() == [False, True]
+    assert reading.common.tolist() == [True, False]
     assert reading.nearest.tolist() == [0, 0]
-    assert reading.chance.tolist() == [0.0, 1.0]
+    assert reading.chance.tolist() == [0.0, 1.0]  # of t = 2, and of t = 0 and t = 9
 
 
 def test_a_class_exactly_at_the_limit_is_passed_through():

@@ -33,7 +33,7 @@ def unit_reading(count, dead=(), saturated=(), silent=0.0, **changed):
     )
 
 
-def plane_reading(through, chance, classes=True):
+def plane_reading(through, chance, classes=True, common=None):
     through = torch.tensor(through)
     one = torch.ones(len(through))
     return HyperplaneReading(
@@ -44,6 +44,7 @@ def plane_reading(through, chance, classes=True):
         through=through,
         chance=torch.tensor(chance),
         positive=one,
+        common=None if common is None else torch.tensor(common),
     )
 
 
@@ -76,6 +77,26 @@ def test_geometry_alone(passing, chance, word, score):
     verdict = verdict_of(passing, chance, measured=False)
     assert verdict.score == pytest.approx(score)
     assert (verdict.word, verdict.share, verdict.chance) == (word, passing / 12, chance)
+
+
+def test_common_hyperplanes_are_left_aside():
+    some = plane_reading([True, True, False], [0.5] * 3, common=[False, False, True])
+    verdict = judge(unit_reading(3), some, None, 3)
+    assert (verdict.word, verdict.share) == ("distance-like", 1.0)
+    assert verdict.reason.endswith("; 1 is near most classes at once and left aside")
+    every = plane_reading([False] * 3, [0.5] * 3, common=[True] * 3)
+    for measured in (None, perturbed(0.9)):
+        verdict = judge(unit_reading(3), every, measured, 3)
+        assert (verdict.word, verdict.score) == ("mixed", None)
+        assert verdict.reason.startswith("3 are near most classes at once and left aside")
+
+
+def test_outputs_may_saturate():
+    planes = plane_reading([True] * 4, [0.5] * 4)
+    units = unit_reading(4, saturated=(0, 1, 2))
+    assert judge(units, planes, None, 4).word == "broken"
+    assert judge(units, planes, None, 4, output=True).word == "distance-like"
+    assert judge(unit_reading(4, dead=(0, 1, 2)), planes, None, 4, output=True).word == "broken"
 
 
 # What geometry says, what behaviour says, and what the verdict is.

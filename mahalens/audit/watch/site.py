@@ -68,6 +68,8 @@ class Site:
     scale: Tensor | None = None
     shift: Tensor | None = None
     folded: str | None = None
+    output: bool = False
+    """Whether the model's output has its units."""
     readers: set[str | None] = field(default_factory=set)
     """Layers that read the activations as they are; None for any other reader."""
     notes: list[str] = field(default_factory=list)

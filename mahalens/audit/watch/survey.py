@@ -96,6 +96,7 @@ class Survey:
     def finish(self, output: Any) -> None:
         """Note that the model's own output is read by the user."""
         for mark in self._marks_in(_plain(output)):
+            mark.site.output = True
             self._unread(mark)
         self._marks.clear()
         for site in self.sites.values():
