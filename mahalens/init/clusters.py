@@ -14,7 +14,7 @@ from mahalens.init.rows import Rows
 from mahalens.init.targets import Hyperplanes, Prototypes
 
 _TRIES = 3  # k-means is started so often, and the best result taken
-_STEPS = 50  # and goes on for so long at most: a start needs no last digits
+_STEPS = 30  # and goes on for so long at most: a start needs no last digits
 
 
 def cluster_pca(
