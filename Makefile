@@ -17,7 +17,8 @@ BENCHMARKS := trials scaling overheads ellipsoids representation audit
 demo: $(READY)
 	$(BIN)/mahalens run gaussian --dim 2 --out runs/demo --force
 
-test: lint types tests bench-quick
+# The tests come last, so that what they say of a missing browser is the last thing seen.
+test: lint types bench-quick tests
 
 setup: $(READY)
 
