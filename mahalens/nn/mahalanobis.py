@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -156,7 +158,7 @@ class Mahalanobis(nn.Module):
         kind = torch.promote_types(x.dtype, self.mu.dtype)
         exact = torch.promote_types(kind, torch.float32)
         flat = x.reshape(-1, self.inputs).to(exact)
-        with torch.autocast(x.device.type, enabled=False):
+        with _without_autocast(x.device.type):
             scale, rows, factor = self._factor(exact)
             mu = self.mu.to(exact)
             count = len(flat)
@@ -218,6 +220,13 @@ class Mahalanobis(nn.Module):
         # No error is asked for: a parameter that is NaN gives NaN, as in other layers.
         factor, _ = torch.linalg.cholesky_ex(identity + rows @ rows.mT)
         return scale, rows, factor
+
+
+def _without_autocast(device: str) -> AbstractContextManager[None]:
+    """Keep products in the dtype that is asked for, on devices that would do otherwise."""
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 def _squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor) -> Tensor:

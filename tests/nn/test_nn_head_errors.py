@@ -1,0 +1,242 @@
+"""What a head refuses: one line that says what to do, and nothing changed by it."""
+
+import math
+
+import pytest
+import torch
+
+from mahalens.errors import InputError, SingularCovarianceError
+from mahalens.nn import DistanceHead
+
+METRICS = [
+    {"metric": "euclidean"},
+    {"metric": "diagonal"},
+    {"metric": "low-rank", "rank": 2},
+    {"metric": "shared", "rank": 2},
+]
+
+
+def data(samples=60):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(samples) % 3
+    x = torch.randn(samples, 4, generator=generator)
+    return x + 0.7 * y[:, None], y
+
+
+@pytest.fixture(params=METRICS, ids=lambda c: c["metric"])
+def head(request):
+    """A head with everything set, so that whatever is touched by an error shows."""
+    x, y = data()
+    head = DistanceHead(4, 3, **request.param).fit_prototypes(x, y)
+    head.calibrate(x, y)
+    head.set_reject(x, 0.1)
+    return head
+
+
+def refused(head, message, method, *arguments, error=InputError, **options):
+    """The method raises one line that starts with the message and leaves the head alone."""
+    before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    with pytest.raises(error) as caught:
+        getattr(head, method)(*arguments, **options)
+    said = str(caught.value)
+    assert said.startswith(message), said
+    assert len(said.splitlines()) == 1
+    for name, tensor in head.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
+    return said
+
+
+class TestFitting:
+    @pytest.mark.parametrize("count", [0, 1])
+    def test_a_class_with_too_few_samples(self, head, count):
+        x, y = data()
+        keep = (y != 1) | (torch.cumsum(y == 1, 0) <= count)
+        number = ["no samples", "1 sample"][count]
+        message = f"class 1 of 3 has {number}, wanted at least 2 of each to see its spread; give"
+        refused(head, message, "fit_prototypes", x[keep], y[keep])
+
+    def test_the_last_class_missing(self, head):
+        x, y = data()
+        keep = y != 2
+        refused(head, "class 2 of 3 has no samples", "fit_prototypes", x[keep], y[keep])
+
+    @pytest.mark.parametrize("ridge", [0.0, 0.1])
+    def test_constant_features(self, head, ridge):
+        x, y = data()
+        refused(
+            head,
+            "class 0 has 20 samples that are all the same, so it has no spread",
+            "fit_prototypes",
+            torch.ones_like(x),
+            y,
+            ridge=ridge,
+            error=SingularCovarianceError,
+        )
+        x[y == 2] = 7.0  # one class only
+        refused(head, "class 2 has 20 samples that are all", "fit_prototypes", x, y, ridge=ridge)
+
+    def test_one_constant_input(self):
+        x, y = data()
+        x[:, 1] = 5.0
+        diagonal = DistanceHead(4, 3, metric="diagonal")
+        said = refused(diagonal, "class 0 has no spread along input 1", "fit_prototypes", x, y)
+        assert said.endswith("drop that input, or pass ridge=1e-6 or more")
+        diagonal.fit_prototypes(x, y, ridge=1e-3)
+        for choice in METRICS[::2]:
+            DistanceHead(4, 3, **choice).fit_prototypes(x, y)
+
+    def test_more_axes_than_the_data_have(self):
+        x, y = data(6)
+        low = DistanceHead(4, 3, metric="low-rank", rank=3)
+        refused(low, "class 0: rank 3 is more than the 1 of 4", "fit_prototypes", x, y)
+
+    @pytest.mark.parametrize("ridge", [-0.1, math.nan, math.inf])
+    def test_ridge(self, head, ridge):
+        refused(head, "ridge is", "fit_prototypes", *data(), ridge=ridge)
+
+    @pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "oas"])
+    def test_shrinkage(self, head, shrinkage):
+        refused(head, "shrinkage is", "fit_prototypes", *data(), shrinkage=shrinkage)
+
+
+class TestLabels:
+    @pytest.mark.parametrize("method", ["fit_prototypes", "calibrate"])
+    def test_labels(self, head, method):
+        x, y = data()
+        refused(head, "label 3 is not one of the classes; labels are from 0 to 2", method, x, y + 1)
+        refused(head, "label -1 is not one of the classes", method, x, y - 1)
+        refused(head, "labels are float32, wanted a tensor of whole", method, x, y.float())
+        refused(head, "labels are list, wanted a tensor of whole", method, x, y.tolist())
+        refused(head, "labels have shape (59,) for 60 samples", method, x, y[1:])
+        refused(head, "labels have shape (60, 1) for 60 samples", method, x, y[:, None])
+
+    def test_all_right(self, head):
+        x = head.prototypes.detach()
+        said = refused(head, "all 3 samples are right, so that no", "calibrate", x, torch.arange(3))
+        assert "which training has not seen" in said
+
+    def test_all_wrong(self, head):
+        x, _ = data()
+        worst = head(x).argmin(1)
+        said = refused(head, "the labels of 60 samples have no better", "calibrate", x, worst)
+        assert said.endswith("check the labels, or train first")
+
+
+FEATURES = {
+    "fit_prototypes": lambda x: (x, torch.arange(len(x)) % 3),
+    "calibrate": lambda x: (x, torch.arange(len(x)) % 3),
+    "set_reject": lambda x: (x, 0.1),
+    "predict": lambda x: (x,),
+    "assess": lambda x: (x,),
+    "ood_score": lambda x: (x,),
+}
+
+
+@pytest.mark.parametrize("method", FEATURES)
+class TestFeatures:
+    def test_another_width(self, head, method):
+        said = refused(
+            head,
+            "DistanceHead of 4 inputs was given features of shape (60, 5)",
+            method,
+            *FEATURES[method](torch.zeros(60, 5)),
+        )
+        assert said.endswith("give [N, 4] with N at least 1")
+
+    @pytest.mark.parametrize("shape", [(4,), (0, 4), (2, 3, 4)], ids=str)
+    def test_shape(self, head, method, shape):
+        refused(
+            head,
+            "DistanceHead of 4 inputs was given features of shape",
+            method,
+            *FEATURES[method](torch.zeros(shape)),
+        )
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_not_finite(self, head, method, bad):
+        x, _ = data()
+        x[7, 2] = bad
+        refused(
+            head,
+            "features has 1 value(s) of 240 that are NaN or infinite, the first at [7, 2]",
+            method,
+            *FEATURES[method](x),
+        )
+
+    def test_kind(self, head, method):
+        x, _ = data()
+        refused(head, "features are a tensor of int64", method, *FEATURES[method](x.round().long()))
+        refused(head, "features are a list", method, *FEATURES[method](x.tolist()))
+
+
+class TestReject:
+    @pytest.mark.parametrize("rate", [0, 1, 0.0, 1.0, -0.1, 5, math.nan, True, "0.1", None])
+    def test_rate(self, head, rate):
+        refused(head, f"reject rate is {rate!r}, wanted a number between 0 and 1", "set_reject",
+                data()[0], rate)  # fmt: skip
+
+    def test_too_few_samples_for_the_rate(self, head):
+        message = "a reject rate of 0.01 cannot be told from 60 samples; give at least 99, or a"
+        refused(head, message, "set_reject", data()[0], 0.01)
+        message = "a reject rate of 0.02 cannot be told from "
+        said = refused(head, message, "set_reject", data()[0], 0.02, per_class=True)
+        assert "samples nearest to class" in said
+
+    def test_a_class_that_nothing_is_nearest_to(self, head):
+        x, _ = data()
+        near = x[head.distances(x).argmin(1) != 1]
+        message = "a reject rate of 0.5 cannot be told from 0 samples nearest to class 1"
+        refused(head, message, "set_reject", near, 0.5, per_class=True)
+
+    @pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
+    @pytest.mark.parametrize("method", ["predict", "assess"])
+    def test_predict_before_set_reject(self, choice, method):
+        fresh = DistanceHead(4, 3, **choice)
+        said = refused(fresh, "this head has no reject threshold; call set_reject(features, rate)",
+                       method, data()[0])  # fmt: skip
+        assert "argmax" in said
+
+    def test_distances_that_overflow(self):
+        head = DistanceHead(4, 3, metric="diagonal")
+        far = torch.full((30, 4), 1e25)
+        refused(head, "distances has 90 value(s) of 90", "set_reject", far, 0.1)
+        refused(head, "distances has 90 value(s)", "calibrate", far, torch.arange(30) % 3)
+
+
+class TestMaking:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"inputs": 0}, "DistanceHead with 0 inputs and 3 classes; give at least 1 of each"),
+            ({"classes": 0}, "DistanceHead with 4 inputs and 0 classes; give at least 1 of each"),
+            (
+                {"metric": "cosine"},
+                "unknown metric 'cosine' of DistanceHead; known: euclidean, diagonal, low-rank, "
+                "shared",
+            ),
+            (
+                {"logits": "softmax"},
+                "unknown logits 'softmax' of DistanceHead; known: distance, squared, density",
+            ),
+            ({"metric": "low-rank"}, "metric 'low-rank' needs a rank; give one from 1 to 4"),
+            ({"metric": "shared"}, "metric 'shared' needs a rank; give one from 1 to 4"),
+            (
+                {"metric": "low-rank", "rank": 5},
+                "Mahalanobis of rank 5 on 4 inputs; give a rank from 1 to 4",
+            ),
+            (
+                {"rank": 2},
+                "metric 'euclidean' takes no rank or remainder; leave them out, or take "
+                'metric="low-rank"',
+            ),
+        ],
+    )
+    def test_arguments(self, options, message):
+        with pytest.raises(InputError) as caught:
+            DistanceHead(**{"inputs": 4, "classes": 3, **options})
+        assert str(caught.value) == message
+
+    def test_forward(self, head):
+        for shape in ((), (5,), (6, 5), (2, 3, 5)):
+            refused(head, "DistanceHead of 4 inputs was given features of", "forward",
+                    torch.zeros(shape))  # fmt: skip
