@@ -144,14 +144,19 @@ def by_class(rows: Rows) -> list[Tensor]:
     """The rows of each class, as numbers, in the order of the classes."""
     if rows.labels is None:
         raise InputError("the classes of the samples are wanted; give y, or data as a pair (x, y)")
-    known, counts = torch.unique(rows.labels, return_counts=True)
-    if int(counts.min()) < 2:
-        alone = int(known[counts.argmin()])
-        raise InputError(
-            f"class {alone} has 1 sample, wanted at least 2 to see any spread; give more of it, or "
-            f"leave it out"
-        )
-    return [(rows.labels == c).nonzero()[:, 0] for c in known]
+    groups = []
+    for known, seen in sorted(rows.seen.items()):
+        group = (rows.labels == known).nonzero()[:, 0]
+        if len(group) < 2:
+            advice = "give more of it, or leave it out"
+            if seen > 1:
+                advice = f"it has {seen} in all, so take more rows, or rows=None for all"
+            raise InputError(
+                f"class {known} has {len(group)} row among the {rows.count} used, wanted at least "
+                f"2 to see any spread; {advice}"
+            )
+        groups.append(group)
+    return groups
 
 
 def _clusters_for(units: int, width: int, clusters: int | None, axes: int | None) -> int:

@@ -6,7 +6,8 @@ All starting weights are computed from such rows, in float64 on the CPU.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ class Rows:
     labels: Tensor | None
     precision: float
     """Relative rounding error of the values: epsilon of the dtype they came in."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """How many rows of each class there were before these were drawn."""
 
     @property
     def count(self) -> int:
@@ -66,6 +69,7 @@ class RowDraw:
         self._kept = 0
         self._highest = math.inf
         self._precision = 0.0
+        self._seen: Counter[int] = Counter()
 
     def add(self, x: Tensor, labels: Tensor | None = None) -> None:
         """Take in what the layer is fed: samples along the first axis, and their classes."""
@@ -76,6 +80,10 @@ class RowDraw:
 
     def _add(self, x: Tensor, labels: Tensor | None) -> None:
         source = _Patches(self.layer, x) if isinstance(self.layer, Convolution) else _Inputs(x)
+        each = source.count // len(x)  # rows of a sample
+        if labels is not None:
+            known, counts = torch.unique(labels, return_counts=True)
+            self._seen.update(dict(zip(known.tolist(), (each * counts).tolist(), strict=True)))
         keys = torch.rand(source.count, generator=self._generator, dtype=torch.float64)
         chosen = (keys < self._highest).nonzero()[:, 0]
         if not len(chosen):
@@ -84,7 +92,7 @@ class RowDraw:
         self._keys.append(keys[chosen])
         self._values.append(source.take(chosen.to(x.device)).to("cpu").to(torch.float64))
         if labels is not None:
-            self._labels.append(labels[chosen // (source.count // len(x))])
+            self._labels.append(labels[chosen // each])
         self._kept += len(chosen)
         if self.limit is not None and self._kept > 2 * self.limit:
             self._cut()
@@ -109,7 +117,8 @@ class RowDraw:
         self._cut()
         values = self._values[0]
         require_finite("the layer's input", values)
-        return Rows(values, self._labels[0] if self._labels else None, self._precision)
+        labels = self._labels[0] if self._labels else None
+        return Rows(values, labels, self._precision, dict(self._seen))
 
 
 def rows_of(layer: Layer, x: Tensor, y: Tensor | None = None, limit: int | None = ROWS) -> Rows:

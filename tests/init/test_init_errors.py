@@ -187,8 +187,22 @@ class TestClasses:
     def test_a_class_with_one_sample(self, start):
         y = Y.clone()
         y[7] = 9
-        refuses(linear(4, 3), "class 9 has 1 sample, wanted at least 2", lambda la: start(la, X, y))
-        refuses(OffsetL2(4, 3), "class 9 has 1 sample", lambda la: start(la, X.float(), y))
+        refuses(
+            linear(4, 3),
+            "class 9 has 1 row among the 183 used, wanted at least 2 .* give more",
+            lambda la: start(la, X, y),
+        )
+        refuses(OffsetL2(4, 3), "class 9 has 1 row", lambda la: start(la, X.float(), y))
+
+    def test_a_class_that_the_rows_drawn_have_lost(self):
+        y = Y.clone()
+        y[7:10] = 9
+        refuses(
+            linear(4, 3),
+            r"class \d has [01] row among the 5 used, .* it has \d+ in all, so take more rows",
+            lambda la: class_mean_(la, X, y, rows=5),
+        )
+        class_mean_(linear(4, 3), X, y, rows=None)
 
     @pytest.mark.parametrize(
         ("y", "match"),
