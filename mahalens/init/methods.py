@@ -61,7 +61,7 @@ METHODS = {
 
 def method_of(name: str) -> Method:
     """The method of that name."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise InputError(f"there is no start {name!r}; known: {', '.join(METHODS)}")
     return METHODS[name]
 

@@ -38,12 +38,16 @@ class Plan:
         by_layer = isinstance(method, Mapping)
         if by_layer and layers is not None:
             raise InputError("layers and methods by layer are both given; give one of them")
+        if by_layer and not method:
+            raise InputError("the methods by layer are empty; name at least one layer")
         ways = [
             method_of(name)
             for name in (method.values() if isinstance(method, Mapping) else [method])
         ]
-        for way in ways if len(set(ways)) == 1 else ():
-            check_options(way, options)
+        # With several methods an option may be for one of them only.
+        for name, value in options.items():
+            if not any(name in way.options for way in ways):
+                check_options(ways[0], {name: value})
         # A model that is itself a layer goes by its class, as in an audit.
         modules = {name or type(part).__name__: part for name, part in model.named_modules()}
         found = [name for name, part in modules.items() if _is_layer(part)]

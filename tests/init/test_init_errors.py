@@ -313,6 +313,17 @@ class TestWholeModels:
             lambda m: initialise(m, X, "glorot"),
         )
 
+    @pytest.mark.parametrize("method", [None, 3, ["whiten"]])
+    def test_no_method(self, method):
+        refuses(nn.Sequential(linear(4, 3)), "no start", lambda m: initialise(m, X, method))
+
+    def test_no_methods(self):
+        refuses(
+            nn.Sequential(linear(4, 3)),
+            "name at least one layer",
+            lambda m: initialise(m, X, {}, mirror=True),
+        )
+
     def test_unknown_option(self):
         model = nn.Sequential(linear(4, 3))
         refuses(
@@ -320,6 +331,12 @@ class TestWholeModels:
             "whiten has no option 'clusters'; it has kind, rank, mirror",
             lambda m: initialise(m, X, "whiten", clusters=3),
         )
+
+    def test_options_of_several_methods(self):
+        model = nn.Sequential(linear(4, 8), nn.ReLU(), linear(8, 3))
+        ways = {"0": "cluster_pca", "2": "lsuv"}
+        assert initialise(model, X, ways, mirror=True).started == ways
+        refuses(model, "has no option 'rank'", lambda m: initialise(m, X, ways, rank=2))
 
     def test_unknown_layer(self):
         model = nn.Sequential(linear(4, 3), nn.ReLU())
