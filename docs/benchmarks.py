@@ -229,12 +229,13 @@ def audit(record: dict[str, Any]) -> str:
             "≤ 2",
             seconds(case["decompose_s"]),
             f"{case['of_all']:.2f}",
-            "–" if case["grown_mb"] is None else f"{number(case['grown_mb'])} MB",
+            "–" if case["peak_mb"] is None else f"{number(case['peak_mb'])} MB",
+            "–" if case["peak_4x_mb"] is None else f"{number(case['peak_4x_mb'])} MB",
         ]
         for case in record["cases"]
     ]
     head = ["network", "audit", "forward", "products", "of both", "goal", "eigenvalues"]
-    return table([*head, "of all three", "growth"], rows)
+    return table([*head, "of all three", "memory", "with 4 x samples"], rows)
 
 
 MAKERS = {
