@@ -82,7 +82,25 @@ def cluster_prototypes(
             f"clusters is {clusters}, but the layer has {units} prototypes, one for each cluster; "
             f"leave it out"
         )
-    groups = k_means(rows, units, generator) if rows.labels is None else by_class(rows)
+    if rows.labels is not None:
+        return class_prototypes(units, rows, generator)
+    return prototypes_of(rows, k_means(rows, units, generator), units)
+
+
+def class_prototypes(units: int, rows: Rows, generator: torch.Generator | None) -> Prototypes:
+    """Prototypes at the means of the classes, unit k for class k.
+
+    With more units than classes these begin again: a class with several units is divided into as
+    many clusters, for two prototypes at one place would stay together for ever.
+    """
+    classes = by_class(rows)
+    parts = []
+    for number, group in enumerate(classes):
+        count = len(range(number, units, len(classes)))
+        own = Rows(rows.values[group], None, rows.precision)
+        parts.append([group[part] for part in k_means(own, max(1, count), generator)])
+    turns = max(len(part) for part in parts)
+    groups = [part[turn] for turn in range(turns) for part in parts if turn < len(part)]
     return prototypes_of(rows, groups, units)
 
 

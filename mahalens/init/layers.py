@@ -138,7 +138,7 @@ def class_mean_(
 
     ``w ~ N(0, 2/D)`` and ``b = -w·μ_c``; with more units than classes these begin again. For
     ``OffsetL2`` the means are the prototypes, with scales that make the mean square distance
-    within a class 1.
+    within a class 1; a class with several units is divided into as many clusters.
 
     Args:
         layer: the layer to start; it needs a bias.

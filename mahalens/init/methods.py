@@ -52,7 +52,7 @@ METHODS = {
             labels="optional",
             alive=True,
         ),
-        Method("class_mean", placed.class_mean, placed.class_prototypes, labels="needed"),
+        Method("class_mean", placed.class_mean, clusters.class_prototypes, labels="needed"),
         Method("lsuv", placed.lsuv, places=False),
     )
 }

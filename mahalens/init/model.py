@@ -18,6 +18,8 @@ from mahalens.init.methods import Method, check_generator, start_layer
 from mahalens.init.plan import Methods, Plan
 from mahalens.init.rows import ROWS, Layer, RowDraw, Rows
 
+_UNUSED = "is not used on the first batch"
+
 
 class Initialised(msgspec.Struct, frozen=True, kw_only=True):
     """What :func:`initialise` did."""
@@ -102,7 +104,7 @@ def _carry_out(
     """Start the layers in the order of their use; after an error put everything back."""
     saved = [(parameter, parameter.detach().clone()) for parameter in plan.parameters()]
     order = list(plan.chosen) if batches is None else _order_of_use(runner, batches, plan)
-    unused = dict.fromkeys(plan.chosen.keys() - set(order), "is not used on the first batch")
+    unused = [name for name in plan.chosen if name not in order]
     name = ""
     try:
         for name in order:
@@ -119,7 +121,7 @@ def _carry_out(
             raise InputError(f"layer {name!r}: {error} (no weights were changed)") from None
         raise
     started = {name: plan.chosen[name][1].name for name in order}
-    return Initialised(started=started, left=plan.left | unused)
+    return Initialised(started=started, left=plan.left | dict.fromkeys(unused, _UNUSED))
 
 
 def _order_of_use(runner: Runner, batches: Batches, plan: Plan) -> list[str]:

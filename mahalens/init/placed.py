@@ -45,11 +45,6 @@ def class_mean(units: int, rows: Rows, generator: torch.Generator | None) -> Hyp
     return Hyperplanes(weight, means[torch.arange(units) % len(means)])
 
 
-def class_prototypes(units: int, rows: Rows, generator: torch.Generator | None) -> Prototypes:
-    """Prototypes at the means of the classes."""
-    return prototypes_of(rows, by_class(rows), units)
-
-
 def whiten(
     units: int,
     rows: Rows,

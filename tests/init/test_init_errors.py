@@ -86,7 +86,7 @@ class TestData:
     def test_prototypes_of_constant_inputs(self):
         x = torch.ones(50, 4)
         refuses(
-            OffsetL2(4, 2),
+            OffsetL2(4, 1),
             "no spread within 1 clusters",
             lambda layer: class_mean_(layer, x, torch.zeros(50, dtype=torch.long)),
         )

@@ -255,6 +255,19 @@ class TestPlacedAndScaled:
             square = layer(x[labels == c])[:, c].square().mean()
             torch.testing.assert_close(square, torch.tensor(1.0).double())
 
+    def test_a_class_with_several_prototypes_is_divided(self):
+        x, clusters = planted(4, 4)
+        labels = clusters // 2  # two classes of two clusters each
+        layer = class_mean_(OffsetL2(4, 4, dtype=torch.float64), x, labels, generator=seeded())
+        means = torch.stack([x[clusters == c].mean(0) for c in range(4)])
+        nearest = torch.cdist(layer.mu.detach(), means).argmin(1)
+        assert sorted(nearest.tolist()) == [0, 1, 2, 3]
+        assert (nearest // 2).tolist() == [0, 1, 0, 1]
+        torch.testing.assert_close(layer.mu.detach(), means[nearest])
+        for variant in ({"y": labels}, {}):
+            again = cluster_pca_(OffsetL2(4, 4, dtype=torch.float64), x, **variant)
+            assert float(torch.cdist(again.mu, means).min(1).values.max().detach()) < 1e-6
+
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("units", [3, 4, 9])
     def test_lsuv_has_orthonormal_rows_and_unit_variance(self, units, bias):
