@@ -121,27 +121,32 @@ def table(record: mahalens.AuditRecord, control: mahalens.AuditRecord) -> str:
     """One line for each layer, as Markdown; beside it the score of the untrained network."""
     lines = [
         "| layer | kind | units | activation | dead | active on < 5 % | saturated | pairs "
-        "| through a class | by chance | classes passed | WᵀW and Σ⁻¹ | score | untrained "
+        "| near most classes | through a class | by chance | WᵀW and Σ⁻¹ | score | untrained "
         "| verdict |",
         "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for layer in record.layers:
         units, pairs, verdict, white = layer.units, layer.pairs, layer.verdict, layer.whitening
-        passed = (layer.hyperplanes.class_spreads.abs() <= record.settings.through).sum(0)
+        common = layer.hyperplanes.common.double().mean()
         cells = [
             f"`{layer.name}`", layer.kind, layer.units_count, layer.activation, len(units.dead),
             len(units.rare["0.05"]), len(units.saturated),
-            len(pairs.mirrored) + len(pairs.duplicate), f"{verdict.share:.0%}",
-            f"{verdict.chance:.0%}", int(passed.median()),
-            "" if white is None or white.precision_cosine is None
-            else f"{white.precision_cosine:.2f}",
-            f"{verdict.score:.2f}", f"{control.layer(layer.name).verdict.score:.2f}", verdict.word,
+            len(pairs.mirrored) + len(pairs.duplicate), f"{common:.0%}",
+            _written(verdict.share, ".0%"), _written(verdict.chance, ".0%"),
+            _written(None if white is None else white.precision_cosine, ".2f"),
+            _written(verdict.score, ".2f"),
+            _written(control.layer(layer.name).verdict.score, ".2f"), verdict.word,
         ]  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     lines += [
         f"\nNot read: `{part.name}` ({part.kind}), which {part.reason}." for part in record.skipped
     ]
     return "\n".join(lines)
+
+
+def _written(value: float | None, form: str) -> str:
+    """A number, or a dash for none."""
+    return "–" if value is None else format(value, form)
 
 
 def put_into(page: Path, name: str, text: str) -> None:

@@ -38,7 +38,7 @@ RULE = (
     "normal to a random row. The score is (p - q) / (1 - q) if p >= q, and (p - q) / q if not: 1 "
     "if all pass, 0 as by chance, -1 if none does. "
     "The geometry is distance-like from a score of 1/3 up, intensity-like from -1/3 down, and "
-    "mixed between, or if all hyperplanes are common. Where perturbations were measured, their "
+    "mixed between, or if more than half of the live units are left aside. Where perturbations were measured, their "
     "index says in the same way what the behaviour is. The verdict is what the geometry says, or "
     "mixed if the behaviour says the opposite; without hyperplanes it is what the behaviour says."
 )
@@ -93,7 +93,9 @@ def judge(
     word = "broken"
     if not reasons:
         common = 0 if hyperplanes is None else int((_common(hyperplanes) & live).sum())
-        geometry, behaviour = _kind(score) or ("mixed" if common else None), _kind(index)
+        geometry, behaviour = _kind(score), _kind(index)
+        if common > placed:  # a few that are left speak for no layer
+            geometry = "mixed"
         word = geometry or behaviour or "mixed"
         if {geometry, behaviour} == {"distance-like", "intensity-like"}:
             word = "mixed"

@@ -84,6 +84,9 @@ def test_common_hyperplanes_are_left_aside():
     verdict = judge(unit_reading(3), some, None, 3)
     assert (verdict.word, verdict.share) == ("distance-like", 1.0)
     assert verdict.reason.endswith("; 1 is near most classes at once and left aside")
+    few = plane_reading([True, False, False], [0.5] * 3, common=[False, True, True])
+    verdict = judge(unit_reading(3), few, None, 3)
+    assert (verdict.word, verdict.score) == ("mixed", 1.0)
     every = plane_reading([False] * 3, [0.5] * 3, common=[True] * 3)
     for measured in (None, perturbed(0.9)):
         verdict = judge(unit_reading(3), every, measured, 3)
