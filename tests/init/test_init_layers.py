@@ -85,7 +85,9 @@ class TestClusterPca:
         for c in range(2):
             assert int((z[mixed == c].mean(0).abs() < 1e-9).sum()) == 4
 
-    @pytest.mark.parametrize(("units", "dim", "expected"), [(9, 4, 3), (16, 2, 8), (1, 3, 1)])
+    @pytest.mark.parametrize(
+        ("units", "dim", "expected"), [(9, 4, 3), (16, 10, 4), (16, 2, 8), (1, 3, 1)]
+    )
     def test_how_many_clusters_by_default(self, units, dim, expected):
         """√K, or more where there are fewer axes than that."""
         x, _ = planted(expected, dim, per=80)
@@ -113,6 +115,14 @@ class TestClusterPca:
         x = torch.cat([planted(2, 3)[0], lonely])
         layer = cluster_pca_(linear(3, 6), x, clusters=3, generator=seeded())
         assert bool((layer(lonely).abs() > 1).all())
+
+    def test_far_from_the_origin(self):
+        """Clusters whose distance is lost in single precision, offset and all."""
+        x, labels = planted(3, 4)
+        layer = cluster_pca_(linear(4, 12), x + 1e9, clusters=3, generator=seeded())
+        z = layer(x + 1e9).detach()
+        for c in range(3):
+            assert int((z[labels == c].mean(0).abs() < 1e-3).sum()) == 4
 
     def test_a_constant_input_has_no_weight(self):
         x, _ = planted(2, 3)
@@ -254,6 +264,17 @@ class TestPlacedAndScaled:
             torch.testing.assert_close(layer.mu[c].detach(), x[labels == c].mean(0))
             square = layer(x[labels == c])[:, c].square().mean()
             torch.testing.assert_close(square, torch.tensor(1.0).double())
+
+    def test_a_class_without_spread_has_that_of_all(self):
+        x, labels = planted(2, 4)
+        x = torch.cat([x, x.new_full((3, 4), 7.0)])
+        labels = torch.cat([labels, torch.full((3,), 2)])
+        layer = class_mean_(OffsetL2(4, 3, dtype=torch.float64), x, labels)
+        # Within its class the mean square is 1 for the others; over all rows it is so for it.
+        squares = [float((1 / layer.alpha[c, 0]).square().detach()) for c in range(3)]
+        sizes = [int((labels == c).sum()) for c in range(2)]
+        expected = (squares[0] * sizes[0] + squares[1] * sizes[1]) / len(x)
+        assert squares[2] == pytest.approx(expected)
 
     def test_a_class_with_several_prototypes_is_divided(self):
         x, clusters = planted(4, 4)
