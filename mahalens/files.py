@@ -27,7 +27,11 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            temporary.touch()
+            mode = temporary.stat().st_mode
             yield temporary
+            # Some writers, safetensors among them, put a file that only its owner may read there.
+            temporary.chmod(mode)
             with temporary.open("rb+") as stream:
                 os.fsync(stream.fileno())
             temporary.replace(path)

@@ -19,7 +19,7 @@ from mahalens.audit.record import AuditRecord, DataFacts, Settings, Skipped
 from mahalens.audit.settings import settings_from
 from mahalens.audit.verdicts import summarise
 from mahalens.audit.watch.batches import Batch, Batches
-from mahalens.audit.watch.forward import Forward, Runner, scores_of
+from mahalens.audit.watch.forward import Forward, Runner, predicted, scores_of
 from mahalens.audit.watch.site import Site
 from mahalens.audit.watch.trace import Use
 from mahalens.audit.watch.untouched import untouched
@@ -184,7 +184,7 @@ def _read(
         examples=None if shown is None else shown.samples,
         example_samples=None if shown is None else shown.numbers,
         example_labels=None if shown is None else shown.labels,
-        notes=(*runner.notes, *(() if shown is None else shown.notes)),
+        notes=(*runner.notes, *batches.notes, *(() if shown is None else shown.notes)),
     )
 
 
@@ -192,6 +192,8 @@ def _check_nodes(nodes: Nodes, sites: Mapping[str, Site]) -> None:
     """Ask for units that there are, in layers that there are."""
     widest = max(site.units for site in sites.values())
     given: Mapping[Any, Sequence[int]]
+    if isinstance(nodes, int):
+        raise InputError(f"nodes is {nodes}, wanted a list of units, such as [{nodes}]")
     given = nodes if isinstance(nodes, Mapping) else {None: nodes or ()}
     for name, wanted in given.items():
         if name is not None and name not in sites:
@@ -283,7 +285,7 @@ def _add_late(
 def _guess(output: Any, samples: int, predict: Predict | None, classes: Classes) -> Tensor | None:
     """The class that the model says [B], if its output is a score for each class."""
     if predict is not None:
-        return predict(output)
+        return predicted(output, samples, predict)
     scores = scores_of(output, samples)
     if scores is None or not classes.fit(scores.shape[1]):
         return None

@@ -145,7 +145,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             if layer.name == name:
                 return layer
         known = ", ".join(layer.name for layer in self.layers)
-        raise InputError(f"there is no layer {name!r} in this record; there are {known}")
+        text = "" if isinstance(name, str) else f", and a name is a text, such as {str(name)!r}"
+        raise InputError(f"there is no layer {name!r} in this record; there are {known}{text}")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the record to one ``.safetensors`` file; :func:`mahalens.load_audit` reads it."""
@@ -156,7 +157,10 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def diff(self, after: AuditRecord) -> AuditDifference:
         """What changed from this record to a later one of the same network."""
         from mahalens.audit.difference import difference
+        from mahalens.errors import InputError
 
+        if not isinstance(after, AuditRecord):
+            raise InputError(f"the other record is a {type(after).__name__}, wanted an AuditRecord")
         return difference(self, after)
 
     def to_frame(self, what: str = "units") -> pd.DataFrame:

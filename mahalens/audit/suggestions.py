@@ -183,7 +183,9 @@ def _scales(mean: Tensor, std: Tensor) -> list[str]:
     narrow, wide = varying[round(0.05 * last)], varying[round(0.95 * last)]
     ratio = float(wide / narrow)
     if ratio >= SPREADS and math.isfinite(ratio):
-        reasons.append(f"spreads of single inputs that differ by a factor of {ratio:.0f} are equal")
+        reasons.append(
+            f"spreads of single inputs differ by a factor of {ratio:.3g} and would be equal"
+        )
     return reasons
 
 

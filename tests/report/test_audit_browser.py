@@ -21,8 +21,22 @@ def labelled_record():
     return replaced(record, example_labels=torch.arange(len(record.examples)) % 10)
 
 
+def crowded_record():
+    """Every class mean stands on the hyperplanes of the second layer."""
+    record = labelled_record()
+    layer = record.layers[1]
+    planes = replaced(
+        layer.hyperplanes,
+        class_spreads=torch.zeros_like(layer.hyperplanes.class_spreads),
+        through=torch.zeros_like(layer.hyperplanes.through),
+    )
+    layer = replaced(layer, hyperplanes=planes)
+    return replaced(record, layers=(record.layers[0], layer, *record.layers[2:]))
+
+
 RECORDS = {
     "usual": labelled_record,
+    "crowded": crowded_record,
     "unlabelled": lambda: example_record(classes=0),
     "vectors": lambda: example_record(image=False),
     "hostile": hostile_record,
@@ -189,6 +203,14 @@ def test_one_class_can_be_shown_alone(visit):
     assert page.locator(".strip .mark.faded").count() == marks.count() * 9 // 10
     page.locator("#class-legend button").nth(3).click()
     assert page.locator(".strip .mark.faded").count() == 0
+
+
+def test_a_node_near_most_classes_is_not_said_to_pass_through_none(visit):
+    page = visit("crowded", "#layer-2")
+    page.locator("#unit-table button", has_text="3").first.click()
+    said = page.inner_text("#node")
+    assert "Its hyperplane is near most classes at once and singles none out" in said
+    assert "passes through no class" not in said
 
 
 def test_a_node_shows_its_histogram_and_prototypes(visit):

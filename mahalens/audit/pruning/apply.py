@@ -100,6 +100,8 @@ def prune(model: nn.Module, record: AuditRecord, *, actions: Iterable[str] = ACT
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}, wanted an nn.Module")
+    if not isinstance(record, AuditRecord):
+        raise InputError(f"the record is a {type(record).__name__}, wanted what audit returns")
     wanted = (actions,) if isinstance(actions, str) else tuple(actions)
     for action in wanted:
         if action not in ACTIONS:

@@ -81,9 +81,10 @@ class Batches:
     def __init__(
         self, data: Any, batch_size: int, labelled: bool = True, drop_last: bool = False
     ) -> None:
-        if batch_size < 1:
+        if not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {batch_size}, wanted a whole number of at least 1")
         self.labelled = labelled
+        self.notes: tuple[str, ...] = ()
         self._source = _as_iterable(data, batch_size, drop_last)
         # A loader draws its order, and its workers their seeds, from these: put back before each
         # pass, they make every pass alike.
@@ -128,6 +129,8 @@ class Batches:
             if len(parts) > 1:
                 labels = _labels(parts[-1])
                 # A float target of a regression goes to no model as an argument.
+                if labels is None and len(parts) == 2 and self.labelled:
+                    self.notes = (_no_classes(parts[-1]),)
                 parts = parts[:-1] if labels is not None or len(parts) == 2 else parts
             batch = Batch(tuple(parts), {}, labels, start)
         else:
@@ -193,6 +196,14 @@ class _Slices:
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, Tensor | np.ndarray)
+
+
+def _no_classes(target: Any) -> str:
+    """What to say of a target that is left alone."""
+    shape = f"{target.dtype} {list(target.shape)}" if isinstance(target, Tensor) else "no tensor"
+    return (
+        f"the second part of a batch ({shape}) is not read as classes, which are whole numbers [B]"
+    )
 
 
 def _labels(value: Any) -> Tensor | None:

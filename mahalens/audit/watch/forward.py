@@ -174,3 +174,19 @@ def scores_of(output: Any, samples: int) -> Tensor | None:
     if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.is_complex():
         return None
     return logits if logits.shape[0] == samples and logits.shape[1] > 1 else None
+
+
+def predicted(output: Any, samples: int, predict: Callable[[Any], Tensor]) -> Tensor:
+    """The classes [B] that the user's own ``predict`` finds in a model's output."""
+    try:
+        found = predict(output)
+    except Exception as error:  # any, from the user's own function
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"predict fails on the model's output, a {type(output).__name__} "
+            f"({type(error).__name__}: {reason}); wanted a function from it to classes [B]"
+        ) from error
+    if not isinstance(found, Tensor) or tuple(found.shape) != (samples,):
+        given = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(f"predict gives {given}, wanted the classes of a batch, [{samples}]")
+    return found

@@ -8,7 +8,7 @@ function nodeAnswer(layer, place) {
   if (columns.flags[place] & FLAGS.dead) return 'This unit is dead: it is not active on a single row, so nothing that follows can depend on it.';
   if (!told) return 'Nothing is known of where its hyperplane lies.';
   const chance = known(columns.chance?.[place]) ? ` Moved to the row of a random sample, it would pass through ${columns.nearest ? `a ${noun}` : 'the mean'} ${percent(columns.chance[place])} of the time.` : '';
-  return `Its hyperplane ${told.replace('nearest is', `passes through no ${noun}; the nearest is`)}.${chance}`;
+  return `Its hyperplane ${told.replace(/^nearest is/, `passes through no ${noun}; the nearest is`)}.${chance}`;
 }
 
 // A ridge per class where there is a histogram, otherwise mean and spread of each class.

@@ -62,6 +62,8 @@ function tellNearest(layer, place) {
   const away = number(columns.near[place], 2);
   const through = columns.through?.[place] === 1;
   if (label < 0) return through ? `passes through the mean of the data, ${away} spreads off` : `misses the mean of the data by ${away} spreads`;
+  // Within reach, yet through none: it is as near to most of the others.
+  if (!through && columns.near[place] <= data.through) return `is near most ${noun === 'class' ? 'classes' : 'clusters'} at once and singles none out; the nearest is ${className(label)}, whose mean is ${away} of its spreads away`;
   return `${through ? 'passes through' : 'nearest is'} ${noun} ${className(label)}, whose mean is ${away} of its spreads away`;
 }
 
