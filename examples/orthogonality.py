@@ -18,7 +18,7 @@ from mahalens import Gaussian, draw_gaussian, kaiming_through_samples, read_laye
 from mahalens.audit import match_rows
 from mahalens.nn import Norm, orthogonality_penalty
 
-CONVERGED = 1e-9
+CONVERGED = 1e-8
 
 
 def train(dim: int, seed: int, penalty: float, samples: int = 1000) -> dict[str, float]:
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10)
     trials = parser.parse_args().trials
     print(
-        "| D | penalty | converged | |cos| to eigenvectors, mean (least) | eigenvalues by row, ",
+        "| D | penalty | converged | cosine to eigenvectors, mean (least) | eigenvalues by row, ",
         end="",
     )
     print("relative error | W^T W against Sigma^-1, relative error |")

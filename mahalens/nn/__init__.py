@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from mahalens.nn.mahalanobis import Mahalanobis
     from mahalens.nn.mixed import AbsReLU
     from mahalens.nn.offset_l2 import OffsetL2
-    from mahalens.nn.penalties import orthogonality_penalty, volume_penalty
+    from mahalens.nn.penalties import (
+        compactness_penalty,
+        orthogonality_penalty,
+        volume_penalty,
+    )
     from mahalens.nn.point_slope import PointSlope
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "OffsetL2",
     "PointSlope",
     "Prediction",
+    "compactness_penalty",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
@@ -47,6 +52,7 @@ __getattr__, __dir__ = attach(
         "Mahalanobis": "mahalens.nn.mahalanobis",
         "DistanceHead": "mahalens.nn.head",
         "Prediction": "mahalens.nn.head",
+        "compactness_penalty": "mahalens.nn.penalties",
         "orthogonality_penalty": "mahalens.nn.penalties",
         "volume_penalty": "mahalens.nn.penalties",
         "Chain": "mahalens.nn.chain",

@@ -67,8 +67,10 @@ class DistanceHead(nn.Module):
     ==============  ========================================================================
 
     Train it as any layer (cross-entropy on its logits), or set it in closed form on the features
-    of a trained network with :meth:`fit_prototypes`. Then, on samples that training has not seen,
-    :meth:`calibrate` sets the temperature and :meth:`set_reject` how far is too far.
+    of a trained network with :meth:`fit_prototypes`. Cross-entropy sees differences of distances
+    only: add :func:`~mahalens.nn.compactness_penalty`, or samples need not be near their own class.
+    Then, on samples that training has not seen, :meth:`calibrate` sets the temperature and
+    :meth:`set_reject` how far is too far.
 
     The softmax of the logits cannot reject: it is divided by the sum over classes, and what is
     equally far from all of them, or a thousand spreads away and a little less from one, comes out
@@ -118,9 +120,11 @@ class DistanceHead(nn.Module):
                 f"DistanceHead with {inputs} inputs and {classes} classes; give at least 1 of each"
             )
         if metric not in METRICS:
-            raise InputError(f"unknown metric {metric!r} of DistanceHead; known: {_list(METRICS)}")
+            known = ", ".join(METRICS)
+            raise InputError(f"unknown metric {metric!r} of DistanceHead; known: {known}")
         if logits not in LOGITS:
-            raise InputError(f"unknown logits {logits!r} of DistanceHead; known: {_list(LOGITS)}")
+            known = ", ".join(LOGITS)
+            raise InputError(f"unknown logits {logits!r} of DistanceHead; known: {known}")
         self.inputs = inputs
         self.classes = classes
         self.metric = metric
@@ -155,6 +159,15 @@ class DistanceHead(nn.Module):
     def prototypes(self) -> nn.Parameter:
         """μ [C, D], one for each class."""
         return self.distance.mu
+
+    @property
+    def log_determinants(self) -> Tensor:
+        """log det Σ_c [C]: how large the ellipsoid of each class is."""
+        if isinstance(self.distance, Mahalanobis):
+            return self.distance.log_determinants
+        # A scale of 0 has no logarithm; its slope is 0 below the smallest number there is.
+        precision = self.distance.alpha.square()
+        return -precision.clamp(min=torch.finfo(precision.dtype).tiny).log().sum(-1)
 
     def distances(self, features: Tensor) -> Tensor:
         """Return the distance of each sample to each class: [..., D] to [..., C]."""
@@ -283,15 +296,4 @@ class DistanceHead(nn.Module):
         if self.logits == "distance":
             return -distances
         half = distances.square() / 2
-        return -half if self.logits == "squared" else -half - self._log_determinants() / 2
-
-    def _log_determinants(self) -> Tensor:
-        if isinstance(self.distance, Mahalanobis):
-            return self.distance.log_determinants
-        # A scale of 0 has no logarithm; its slope is 0 below the smallest number there is.
-        precision = self.distance.alpha.square()
-        return -precision.clamp(min=torch.finfo(precision.dtype).tiny).log().sum(-1)
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(names)
+        return -half if self.logits == "squared" else -half - self.log_determinants / 2

@@ -1,4 +1,4 @@
-"""Terms to add to a loss: units at right angles, units that stay alive and different.
+"""Terms to add to a loss: rows at right angles, units alive and different, compact classes.
 
 Source 001 leaves open how to use that a whitening is not unique, and suggests a penalty for
 orthogonality; sources 001 and 004 tell of units that die or park their hyperplane outside the data.
@@ -6,11 +6,16 @@ orthogonality; sources 001 and 004 tell of units that die or park their hyperpla
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
 from mahalens.nn.layers import root
+
+if TYPE_CHECKING:
+    from mahalens.nn.head import DistanceHead
 
 
 def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> Tensor:
@@ -127,6 +132,34 @@ def volume_penalty(
         away = means.abs() / torch.where(constant, torch.ones_like(deviations), deviations)
         total = total + (away - reach).clamp(min=0).square().where(~constant, 0).mean()
     return total
+
+
+def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tensor:
+    """Keep samples near the prototype of their own class, so that distances mean something.
+
+    ``mean over n of (d_y(x_n)² + log det Σ_y) / 2``: minus the log-density of each sample in its
+    own class, up to a constant. Cross-entropy asks only that other classes be farther, and is as
+    content with prototypes where no sample ever is; the smallest distance then says nothing about
+    what is known. The second part keeps ellipsoids from growing until all is near.
+
+    Args:
+        head: the head that is being trained.
+        features: what it is given [N, D].
+        y: the class of each sample [N].
+
+    >>> from mahalens.nn import DistanceHead
+    >>> head, x, y = DistanceHead(1, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([0, 0])
+    >>> compactness_penalty(head.fit_prototypes(x, y), x, y).item()  # d² = 1/2, log det = log 2
+    0.5965735912322998
+    """
+    squares = head.distances(features).square()
+    if y.shape != squares.shape[:-1] or y.is_floating_point():
+        raise InputError(
+            f"labels have shape {tuple(y.shape)} for features of shape {tuple(features.shape)}; "
+            "give one whole number for each sample"
+        )
+    own = (squares + head.log_determinants).gather(-1, y.long()[..., None])
+    return own.mean() / 2
 
 
 def _normalised(gram: Tensor, squares: Tensor) -> Tensor:

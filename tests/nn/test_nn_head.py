@@ -269,10 +269,11 @@ class TestReject:
         assert (above + 1) / (count + 1) <= rate + 1e-8
         assert (above + 2) / (count + 1) > rate - 1e-8
 
-    @pytest.mark.parametrize("count", [19, 99, 999, 1999])
-    def test_a_whole_number_of_samples_is_not_missed_by_rounding(self, count):
-        scores = torch.arange(1.0, count + 1)
-        assert reject_threshold(scores, 0.05) == 0.95 * (count + 1)
+    @pytest.mark.parametrize(
+        ("count", "rate", "place"), [(19, 0.05, 19), (99, 0.05, 95), (999, 0.059, 941)]
+    )
+    def test_a_whole_number_of_samples_is_not_missed_by_rounding(self, count, rate, place):
+        assert reject_threshold(torch.arange(1.0, count + 1), rate) == place
 
     def test_new_samples_are_rejected_at_the_rate(self):
         """2000 times: 99 samples set the threshold, then one more comes."""

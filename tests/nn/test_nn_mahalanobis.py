@@ -91,8 +91,16 @@ class TestValues:
         layer, x = made(choice), draw((7, 4), 0)
         whole = layer(x)
         monkeypatch.setattr(mahalanobis, "_TILE", 30)  # two samples at a time
+        sizes, measure = [], mahalanobis._squares
+
+        def watched(some, *others):
+            sizes.append(len(some))
+            return measure(some, *others)
+
+        monkeypatch.setattr(mahalanobis, "_squares", watched)
         with torch.no_grad():
             torch.testing.assert_close(layer(x), whole)
+        assert sizes == [2, 2, 2, 1]
 
     def test_covariances_and_their_determinants(self, choice):
         layer = made(choice)

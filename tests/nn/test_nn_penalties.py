@@ -10,10 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from mahalens.errors import InputError
 from mahalens.geometry import Gaussian
-from mahalens.nn import orthogonality_penalty, volume_penalty
+from mahalens.nn import (
+    DistanceHead,
+    compactness_penalty,
+    orthogonality_penalty,
+    volume_penalty,
+)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orthogonality.py"
 DTYPES = [torch.float32, torch.float64]
@@ -199,6 +205,9 @@ class TestVolume:
         assert bool(found.isfinite())
         assert bool(z.grad.isfinite().all())
         assert float(found.detach()) >= 1 / 3  # it has no spread at all
+        elsewhere = z.detach().clone()
+        elsewhere[:, 1] = -50.0  # nor any distance in spreads
+        torch.testing.assert_close(volume_penalty(elsewhere, reach=reach), found.detach())
 
     def test_compiled_by_torch(self):
         z = draw((8, 3), 0)
@@ -252,3 +261,61 @@ class TestVolume:
     def test_shape(self, shape):
         with pytest.raises(InputError, match=r"^volume_penalty was given outputs of shape"):
             volume_penalty(torch.zeros(shape))
+
+
+class TestCompactness:
+    CHOICES = (
+        {"metric": "euclidean"},
+        {"metric": "diagonal"},
+        {"metric": "low-rank", "rank": 2},
+        {"metric": "shared", "rank": 2},
+    )
+
+    @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c["metric"])
+    def test_is_the_likelihood_of_the_own_class(self, choice, dtype):
+        x, y = draw((30, 4), 0, dtype), torch.arange(30) % 3
+        head = DistanceHead(4, 3, dtype=dtype, logits="density", **choice).fit_prototypes(x, y)
+        want = -head(x)[torch.arange(30), y].mean()
+        torch.testing.assert_close(compactness_penalty(head, x, y), want)
+
+    @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c["metric"])
+    def test_gradcheck(self, choice):
+        head = DistanceHead(4, 3, dtype=torch.float64, **choice)
+        y = torch.arange(6) % 3
+        x = draw((6, 4), 0).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x: compactness_penalty(head, x, y), (x,))
+        compactness_penalty(head, x, y).backward()
+        assert all(bool((p.grad != 0).any()) for p in head.parameters() if p.requires_grad)
+
+    def test_no_ellipsoid_is_better_than_that_of_the_data(self):
+        """The closed form is where it has no slope, but for N - 1 in the place of N."""
+        x, y = draw((3000, 4), 0) * torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.arange(3000) % 3
+        head = DistanceHead(4, 3, dtype=torch.float64, metric="low-rank", rank=4)
+        head.fit_prototypes(x, y)
+        compactness_penalty(head, x, y).backward()
+        assert all(p.grad.abs().max() < 2e-3 for p in head.parameters())
+
+    def test_distances_mean_something_with_it(self):
+        """Squared distances trained by cross-entropy alone leave the samples far from all."""
+        y = torch.arange(120) % 3
+        x = draw((120, 4), 0, torch.float32) + 4 * draw((3, 4), 4, torch.float32)[y]
+        own = {}
+        for weight in (0.0, 0.1):
+            head = DistanceHead(4, 3, logits="squared")
+            with torch.no_grad():
+                head.prototypes.copy_(5 + draw((3, 4), 2, torch.float32))
+            optimiser = torch.optim.Adam(head.parameters(), lr=0.2)
+            for _ in range(300):
+                optimiser.zero_grad()
+                loss = functional.cross_entropy(head(x), y)
+                (loss + weight * compactness_penalty(head, x, y)).backward()
+                optimiser.step()
+            assert (head(x).argmax(1) == y).float().mean() > 0.9
+            own[weight] = head.distances(x).gather(1, y[:, None]).mean()
+        assert own[0.1] < 0.5 * own[0.0]
+
+    def test_labels(self):
+        head, x = DistanceHead(4, 3), torch.zeros(6, 4)
+        for y in (torch.zeros(5, dtype=torch.long), torch.zeros(6), torch.zeros(6, 1).long()):
+            with pytest.raises(InputError, match=r"^labels have shape .*; give one whole number"):
+                compactness_penalty(head, x, y)
