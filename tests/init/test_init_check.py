@@ -63,6 +63,8 @@ def test_hyperplanes_outside_count_behind_abs_and_not_at_the_output():
     far = layer_of([[1.0, 0.0], [1.0, 1.0]], [5.0, -1.0])
     assert check_init(nn.Sequential(far, Abs()), X).layers[0].outside == (0,)
     assert check_init(nn.Sequential(far), X).ok
+    below = layer_of([[1.0, 0.0], [1.0, 1.0]], [-5.0, -1.0])
+    assert check_init(nn.Sequential(below, Abs()), X).layers[0].outside == (0,)
 
 
 def test_flat_units():

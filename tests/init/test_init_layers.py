@@ -119,10 +119,10 @@ class TestClusterPca:
     def test_far_from_the_origin(self):
         """Clusters whose distance is lost in single precision, offset and all."""
         x, labels = planted(3, 4)
-        layer = cluster_pca_(linear(4, 12), x + 1e9, clusters=3, generator=seeded())
-        z = layer(x + 1e9).detach()
+        layer = cluster_pca_(linear(4, 12), x + 1e11, clusters=3, generator=seeded())
+        z = layer(x + 1e11).detach()
         for c in range(3):
-            assert int((z[labels == c].mean(0).abs() < 1e-3).sum()) == 4
+            assert int((z[labels == c].mean(0).abs() < 1e-2).sum()) == 4
 
     def test_a_constant_input_has_no_weight(self):
         x, _ = planted(2, 3)

@@ -217,9 +217,11 @@ def test_sequences_have_the_classes_of_their_samples():
     labels = torch.arange(60) % 2
     model = nn.Sequential(linear(4, 2))
     initialise(model, (x, labels), "class_mean")
-    z = model(x)
-    for unit in range(2):
-        assert abs(float(z[labels == unit][..., unit].mean().detach())) < 1e-9
+    flat = nn.Sequential(nn.Flatten(0, 1), linear(4, 2))  # all rows along the first axis
+    initialise(flat, (x, labels), "class_mean")
+    for z in (model(x), flat(x).reshape(60, 3, 2)):
+        for unit in range(2):
+            assert abs(float(z[labels == unit][..., unit].mean().detach())) < 1e-9
 
 
 class TestWhereAModelIsBuilt:
