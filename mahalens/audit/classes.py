@@ -28,6 +28,8 @@ class Classes:
         self._settings = settings
         self._counts = torch.zeros(0, dtype=torch.int64)
         self._means: Any = None
+        self.scores = 0
+        """Outputs that the model was seen to have for a sample."""
         self.kind = "none"
 
     @property
@@ -92,9 +94,14 @@ class Classes:
         Where classes have names there is one for each; otherwise there may be classes that the
         data has no samples of.
         """
+        self.scores = scores
         if self._given_names is not None:
             return scores == len(self._given_names)
         return scores >= len(self._counts)
+
+    def rebuilt(self, inputs: int) -> bool:
+        """Whether the outputs are rather a sample made again, as by an autoencoder, than scores."""
+        return self.scores == inputs and self.scores > self.count()
 
     def names(self) -> tuple[str, ...]:
         """Their names."""

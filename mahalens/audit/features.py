@@ -85,7 +85,7 @@ def audit_features(
                 )
             gatherer.samples = samples = batch.start + batch.size
             gatherer.take(z, known.labels_of(batch), batch.start)
-            _feed(gatherer, inputs, batch.start, batch.size)
+            _feed(gatherer, z, inputs, batch.start, batch.size)
     finally:
         batches.restore()
         torch.random.set_rng_state(state)
@@ -162,7 +162,9 @@ def _function(name: str) -> Activation | None:
     return function  # type: ignore[no-any-return]
 
 
-def _feed(gatherer: LayerGatherer, inputs: Tensor | None, start: int, count: int) -> None:
+def _feed(
+    gatherer: LayerGatherer, z: Tensor, inputs: Tensor | None, start: int, count: int
+) -> None:
     if inputs is None or gatherer.inputs is None:
         return
     width = gatherer.site.weight.shape[1]
@@ -171,4 +173,14 @@ def _feed(gatherer: LayerGatherer, inputs: Tensor | None, start: int, count: int
             f"inputs have shape {list(inputs.shape)}, wanted finite numbers [N, {width}] as the "
             f"weight takes them"
         )
-    gatherer.inputs.add(inputs[start : start + count].detach().to("cpu"))
+    fed = inputs[start : start + count].detach().to("cpu")
+    if start == 0 and z.shape[1] == 1:
+        some = fed[:8].double()
+        made = some @ gatherer.site.weight.T + gatherer.site.bias
+        given = z[:8, 0].detach().to("cpu").double()
+        if (made[: len(given)] - given).abs().max() > 1e-2 * (1e-6 + made.abs().max()):
+            raise InputError(
+                "the features are not weight times inputs plus bias; give the values before the "
+                "activation, of the same layer and samples"
+            )
+    gatherer.inputs.add(fed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,21 +12,20 @@ from torch import Tensor, nn
 
 from mahalens._version import __version__
 from mahalens.audit.assemble import layer_record, skipped_parts
+from mahalens.audit.choosing import Nodes, check_image, check_nodes, chosen_layers
 from mahalens.audit.classes import Classes
 from mahalens.audit.examples import collect_examples
 from mahalens.audit.gather.layer import LayerGatherer
 from mahalens.audit.perturb_layers import perturb_layers
-from mahalens.audit.record import AuditRecord, DataFacts, Settings, Skipped
+from mahalens.audit.record import AuditRecord, DataFacts, Settings
 from mahalens.audit.settings import settings_from
 from mahalens.audit.verdicts import summarise
 from mahalens.audit.watch.batches import Batch, Batches
 from mahalens.audit.watch.forward import Forward, Runner, predicted, scores_of
-from mahalens.audit.watch.site import Site
 from mahalens.audit.watch.trace import Use
 from mahalens.audit.watch.untouched import untouched
 from mahalens.errors import InputError
 
-Nodes = Sequence[int] | Mapping[str, Sequence[int]] | None
 Progress = Callable[[str, int], None]
 Predict = Callable[[Any], Tensor]
 
@@ -129,10 +129,11 @@ def _read(
     first = next(iter(batches), None)
     if first is None:
         raise InputError("the data has no samples; wanted at least one batch")
+    check_image(image, tuple(first.first.shape[1:]))
     sites, unread = runner.survey(first)
     skipped = skipped_parts(runner, unread)
-    sites = _chosen(sites, layers, skipped)
-    _check_nodes(nodes, sites)
+    sites = chosen_layers(sites, layers, skipped)
+    check_nodes(nodes, sites)
     classes.prepare(batches, first.labels is not None, request.progress)
     gatherers = {
         key: LayerGatherer(site, request.settings, number)
@@ -140,6 +141,13 @@ def _read(
     }
     left_out = set(unread) if layers is None else None
     samples, accuracy = _stream(request, classes, gatherers, left_out)
+    notes = []
+    guessed = accuracy is not None and request.predict is None
+    if guessed and classes.rebuilt(math.prod(first.first.shape[1:])):
+        accuracy = None
+        notes.append("the outputs are as many as the inputs: they were not taken for scores")
+    if classes.given and request.settings.clusters is not None:
+        notes.append("the data has labels, so no clusters were looked for")
     skipped = skipped_parts(runner, unread)
     gatherers = {key: gatherer for key, gatherer in gatherers.items() if gatherer.kept.seen}
     perturbed = {}
@@ -184,43 +192,8 @@ def _read(
         examples=None if shown is None else shown.samples,
         example_samples=None if shown is None else shown.numbers,
         example_labels=None if shown is None else shown.labels,
-        notes=(*runner.notes, *batches.notes, *(() if shown is None else shown.notes)),
+        notes=(*runner.notes, *batches.notes, *notes, *(() if shown is None else shown.notes)),
     )
-
-
-def _check_nodes(nodes: Nodes, sites: Mapping[str, Site]) -> None:
-    """Ask for units that there are, in layers that there are."""
-    widest = max(site.units for site in sites.values())
-    given: Mapping[Any, Sequence[int]]
-    if isinstance(nodes, int):
-        raise InputError(f"nodes is {nodes}, wanted a list of units, such as [{nodes}]")
-    given = nodes if isinstance(nodes, Mapping) else {None: nodes or ()}
-    for name, wanted in given.items():
-        if name is not None and name not in sites:
-            known = ", ".join(sites)
-            raise InputError(f"nodes names the layer {name!r}, wanted some of {known}")
-        most = widest if name is None else sites[name].units
-        for node in wanted:
-            if not isinstance(node, int) or not 0 <= node < most:
-                raise InputError(
-                    f"nodes has the unit {node!r}, but no layer has one; the widest has {most}"
-                )
-
-
-def _chosen(
-    sites: dict[str, Site], layers: Sequence[str] | None, skipped: Sequence[Skipped]
-) -> dict[str, Site]:
-    """The layers to read."""
-    if not sites:
-        why = f"; {skipped[0].name} ({skipped[0].kind}) {skipped[0].reason}" if skipped else ""
-        raise InputError(f"the model uses no Linear and no convolution that can be read{why}")
-    if layers is None:
-        return sites
-    if missing := [wanted for wanted in layers if wanted not in sites]:
-        raise InputError(
-            f"the model uses no layer {missing[0]!r}; those it uses are {', '.join(sites)}"
-        )
-    return {key: site for key, site in sites.items() if key in set(layers)}
 
 
 def _stream(

@@ -137,6 +137,13 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Their classes [M], int64; None without labels."""
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """The answer, and how much there is behind it."""
+        return (
+            f"AuditRecord({self.model!r}, {len(self.layers)} layers, "
+            f"{self.data.samples:,} samples: {self.verdict})"
+        )
+
     def layer(self, name: str) -> LayerRecord:
         """The layer of that name."""
         from mahalens.errors import InputError

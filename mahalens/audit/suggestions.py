@@ -11,6 +11,7 @@ from mahalens.audit.pruning.plan import HOMOGENEOUS
 from mahalens.audit.readings import PairReading, Suggestion, UnitReading, WhiteningReading
 from mahalens.audit.watch.functions import ELEMENTWISE
 
+_TOLD = 1e9
 CONDITION = 1e6
 """From this ratio of the largest to the smallest variance on, an input is worth normalising."""
 OFFSET = 3.0
@@ -159,8 +160,8 @@ def _input(
         condition = float(whitening.spectrum[0] / whitening.spectrum[-1])
         if condition >= CONDITION:
             reasons.append(
-                f"whitening it would bring its condition number from {condition:.1e} to 1, and "
-                "normalising each input brings it nearer"
+                "whitening it would bring its condition number from "
+                f"{_at_most(condition)} to 1, and normalising each input brings it nearer"
             )
     if mean is not None and std is not None:
         reasons += _scales(mean.to(torch.float64), std.to(torch.float64))
@@ -211,3 +212,8 @@ def _saved(spare: int, count: int, inputs: int) -> str:
 
 def _share(part: int, count: int) -> str:
     return f"{100 * part / count:.0f} %"
+
+
+def _at_most(condition: float) -> str:
+    """A condition number; beyond what rounding lets one tell, only that it is beyond."""
+    return f"{condition:.1e}" if condition < _TOLD else f"above {_TOLD:.0e}"

@@ -38,9 +38,10 @@ RULE = (
     "normal to a random row. The score is (p - q) / (1 - q) if p >= q, and (p - q) / q if not: 1 "
     "if all pass, 0 as by chance, -1 if none does. "
     "The geometry is distance-like from a score of 1/3 up, intensity-like from -1/3 down, and "
-    "mixed between, or if more than half of the live units are left aside. Where perturbations were measured, their "
-    "index says in the same way what the behaviour is. The verdict is what the geometry says, or "
-    "mixed if the behaviour says the opposite; without hyperplanes it is what the behaviour says."
+    "mixed between, or if more than half of the live units are left aside. Where perturbations "
+    "were measured, their index says in the same way what the behaviour is. The verdict is what "
+    "the geometry says, or mixed if the behaviour says the opposite; without hyperplanes it is "
+    "what the behaviour says."
 )
 """The rule that :func:`judge` follows, in words."""
 
@@ -131,7 +132,7 @@ def summarise(layers: Sequence[LayerRecord]) -> str:
     """One sentence on a whole network: its layers by verdict, dead units, the largest finding.
 
     The largest finding is the one that touches the largest share of a layer's units, of: dead,
-    saturated, spare by mirrored pairs (one of each pair), spare by duplicates.
+    saturated, spare by mirrored pairs (one of each pair), spare by duplicates, no numbers.
 
     Example:
         >>> summarise([])
@@ -147,13 +148,14 @@ def summarise(layers: Sequence[LayerRecord]) -> str:
     ]
     total = sum(layer.units_count for layer in layers)
     dead = sum(len(layer.units.dead) for layer in layers)
-    text = f"{_listed(parts)}; {dead} of {total} units are dead"
-    largest = max((_largest(layer) for layer in layers), key=lambda finding: finding[0])
-    return (
-        f"{text}; {largest[1]}."
-        if largest[0]
-        else f"{text}, and none is saturated or repeats another."
-    )
+    text = f"{_listed(parts)}{_reliance(layers)}; {dead} of {total} units are dead"
+    share, words = max((_largest(layer) for layer in layers), key=lambda finding: finding[0])
+    most = max(layers, key=lambda layer: len(layer.units.dead))
+    if dead and len(most.units.dead) == dead and words.endswith("are dead"):
+        return f"{text}, all in layer {most.name}."
+    if share:
+        return f"{text}; the largest finding is that {words}."
+    return f"{text}, and none is saturated or repeats another."
 
 
 def _live(units: UnitReading, output: bool = False) -> Tensor:
@@ -199,14 +201,21 @@ def _kind(value: float | None) -> str | None:
 def _damage(units: UnitReading, live: int, count: int) -> list[str]:
     """Why the layer is broken, if it is."""
     reasons = []
+    faulty = _faulty(units)
     if live < count / 2:
         reasons.append(
             f"only {live} of {count} units are live ({_percent(live / count)}); "
             f"{len(units.dead)} are dead and {len(units.saturated)} saturated"
+            + (f", {faulty} give NaN or infinite values" if faulty else "")
         )
-    if units.silent_share > 0.5:
+    if units.silent_share > 0.5 and faulty < count:
         reasons.append(f"no unit is active on {_percent(units.silent_share)} of the rows")
     return reasons
+
+
+def _faulty(units: UnitReading) -> int:
+    """How many units gave values that are no numbers."""
+    return int((~(units.mean.isfinite() & units.std.isfinite())).sum())
 
 
 def _behaviour(perturbation: PerturbationReading | None) -> list[str]:
@@ -243,9 +252,19 @@ def _largest(layer: LayerRecord) -> tuple[float, str]:
         ),
         (mirrored / count, f"{2 * mirrored} {of_layer} stand in mirrored pairs"),
         (duplicate / count, f"{duplicate} {of_layer} repeat another"),
+        (_faulty(layer.units) / count, f"{_faulty(layer.units)} {of_layer} give no numbers"),
     ]
-    share, words = max(findings, key=lambda finding: finding[0])
-    return share, f"the largest finding is that {words}"
+    return max(findings, key=lambda finding: finding[0])
+
+
+def _reliance(layers: Sequence[LayerRecord]) -> str:
+    """What the perturbations say of the whole network."""
+    kinds = [_kind(layer.perturbation.index) for layer in layers if layer.perturbation is not None]
+    told = []
+    for kind, what in (("distance-like", "distances"), ("intensity-like", "intensities")):
+        if count := kinds.count(kind):
+            told.append(f"{count} {'relies' if count == 1 else 'rely'} on {what}")
+    return f"; perturbed, {_listed(told)}" if told else ""
 
 
 def _listed(parts: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -47,6 +48,7 @@ WIDEST = 160
     default=None,
     help="Accuracy with each layer perturbed.  [default: if there are labels and class scores]",
 )
+@click.option("--no-labels", is_flag=True, help="Leave the labels of the data alone.")
 @click.option("--clusters", type=int, metavar="K", help="Without labels: find K clusters instead.")
 @click.option("--nodes", type=WholeNumbers(), help="Units whose histograms are kept.")
 @click.option("--layers", type=CommaSeparated(), help="Layers to read.  [default: all]")
@@ -99,6 +101,7 @@ def _audited(
     image_size: tuple[int, ...] | None,
     batch_size: int,
     perturb: bool | None,
+    no_labels: bool,
     clusters: int | None,
     nodes: tuple[int, ...] | None,
     layers: tuple[str, ...] | None,
@@ -115,6 +118,8 @@ def _audited(
         raise InputError(f"--image-size is {list(image_size)}, wanted H,W such as 32,32")
     size = None if image_size is None else (image_size[0], image_size[1])
     samples = load_samples(data, split, limit, pixels=pixels, image_size=size, seed=seed)
+    if no_labels:
+        samples = dataclasses.replace(samples, y=None, classes=())
     if shape is not None:
         samples = samples.reshaped(shape)
     shapes = [samples.shape] if shape else shapes_to_try(samples.shape, samples.image)
@@ -129,8 +134,6 @@ def _audited(
     if whole < len(samples.x):
         notes.append(f"the last {len(samples.x) - whole} samples fill no batch and are left out")
         samples = samples.first(whole)
-    if clusters is not None and samples.y is not None:
-        notes.append("the data has labels, so no clusters were looked for")
     perturb, told = _perturb(perturb, loaded, samples, batch_size)
     notes += told
     for note in (f"data: {samples.source}", *notes):
@@ -170,7 +173,8 @@ def _perturb(
     scores, seconds = scores_and_seconds(loaded, samples.x, samples.shape, batch_size)
     # A network may know more classes than samples that have only numbers; not than named ones.
     wrong = scores != len(samples.classes) if _named(samples) else scores < len(samples.classes)
-    if wrong:
+    rebuilt = scores == samples.x[0].numel() and scores > len(samples.classes)
+    if wrong or rebuilt:
         return False, [
             "the outputs are no scores of the classes, so that perturbations are left out"
         ]

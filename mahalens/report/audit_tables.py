@@ -34,7 +34,7 @@ def layers_table(record: AuditRecord) -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     if perturbed:
-        table.add_column("reliance", justify="right")
+        table.add_column("index", justify="right")
     table.add_column("verdict")
     for layer in shown:
         table.add_row(*_cells(layer, perturbed))
@@ -54,8 +54,8 @@ def _cells(layer: LayerRecord, perturbed: bool) -> list[str | Text]:
         _count(len(units.saturated)),
         "" if pairs is None else _count(len(pairs.mirrored)),
         "" if pairs is None else _count(len(pairs.duplicate)),
-        "" if verdict.share is None else f"{verdict.share:.0%}",
-        "" if verdict.chance is None else f"{verdict.chance:.0%}",
+        "–" if verdict.share is None else f"{verdict.share:.0%}",
+        "–" if verdict.chance is None else f"{verdict.chance:.0%}",
     ]
     if perturbed:
         index = None if layer.perturbation is None else layer.perturbation.index

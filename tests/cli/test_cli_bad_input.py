@@ -78,7 +78,11 @@ def test_models_of_nothing_but_spaces(fails):
     [
         ("fly", "No such command 'fly'"),
         ("--fly", "No such option"),
-        ("run", "run what? give a study (gaussian, ellipsoids, representation, perturbation) or --resume DIR"),
+        (
+            "run",
+            "run what? give a study (gaussian, ellipsoids, representation, perturbation) or "
+            "--resume DIR",
+        ),
         ("run fly", "No such command 'fly'"),
         ("run gaussian", "Missing option '--out'"),
         ("run gaussian --out", "'--out' requires an argument"),

@@ -26,7 +26,7 @@ def program():
 
 @contextmanager
 def running_browser():
-    """A browser, or a skip that tests/conftest.py makes loud (a failure where it is required)."""
+    """A browser, or a skip that conftest.py makes loud (a failure where it is required)."""
     lacking = missing()
     if lacking and os.environ.get("MAHALENS_BROWSER") == "required":
         pytest.fail(f"MAHALENS_BROWSER is required, but {lacking}")

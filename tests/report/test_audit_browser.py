@@ -192,7 +192,7 @@ def test_marks_stand_where_the_class_means_are(visit):
     assert seen == pytest.approx([scale * value for value in expected], abs=2.0)
     assert page.locator(".strip .hit").count() == int(layer.hyperplanes.through.sum())
     strip.locator(".mark").first.hover()
-    assert "spreads of the node" in page.inner_text("#tip")
+    assert "spreads of the unit" in page.inner_text("#tip")
 
 
 def test_one_class_can_be_shown_alone(visit):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from mahalens.audit.watch.trace import tensors_in
 from mahalens.errors import InputError
@@ -84,8 +84,11 @@ class Batches:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {batch_size}, wanted a whole number of at least 1")
         self.labelled = labelled
-        self.notes: tuple[str, ...] = ()
+        self._drawn: tuple[str, ...] = ()
+        self._no_labels: tuple[str, ...] = ()
         self._source = _as_iterable(data, batch_size, drop_last)
+        if isinstance(getattr(self._source, "sampler", None), RandomSampler):
+            self._drawn = ("samples are numbered in the order in which the loader gave them",)
         # A loader draws its order, and its workers their seeds, from these: put back before each
         # pass, they make every pass alike.
         self._own = getattr(self._source, "generator", None)
@@ -111,6 +114,11 @@ class Batches:
                 yield batch
             start += batch.size
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said about the data."""
+        return (*self._drawn, *self._no_labels)
+
     def restore(self) -> None:
         """Give the loader's own generators back the state they came with."""
         for generator, state in zip(self._generators, self._states, strict=True):
@@ -130,7 +138,7 @@ class Batches:
                 labels = _labels(parts[-1])
                 # A float target of a regression goes to no model as an argument.
                 if labels is None and len(parts) == 2 and self.labelled:
-                    self.notes = (_no_classes(parts[-1]),)
+                    self._no_labels = (_no_classes(parts[-1]),)
                 parts = parts[:-1] if labels is not None or len(parts) == 2 else parts
             batch = Batch(tuple(parts), {}, labels, start)
         else:
@@ -155,6 +163,10 @@ def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
         data = torch.from_numpy(data)
     if isinstance(data, Tensor):
         data = (data,)
+    if any(part.layout != torch.strided for part in tensors_in(data)):
+        raise InputError("the data is sparse, wanted dense tensors; convert it with to_dense()")
+    if isinstance(data, tuple) and len(data) == 2 and _is_array(data[0]):
+        data = (data[0], _as_array(data[1]))  # labels may be a plain list
     if isinstance(data, tuple | list) and data and all(_is_array(part) for part in data):
         tensors = [torch.as_tensor(part) for part in data]
         lengths = [len(part) if part.ndim else 0 for part in tensors]
@@ -192,6 +204,18 @@ class _Slices:
             if start >= count or (self.drop_last and start + self.size > count and start):
                 return
             yield tuple(tensor[start : start + self.size] for tensor in self.tensors)
+
+
+def _as_array(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"labels are a list of {type(value[0]).__name__}, wanted whole numbers; number them, "
+            f"for example with numpy.unique(labels, return_inverse=True)[1]"
+        ) from None
 
 
 def _is_array(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The picture of a layer: where the class means stand relative to each node's hyperplane."""
+"""The picture of a layer: where the class means stand relative to each unit's hyperplane."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST = 48  # characters of a layer's name
 
 
 def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
-    """One strip per node: the line in the middle is its hyperplane, each mark a class's mean.
+    """One strip per unit: the line in the middle is its hyperplane, each mark a class's mean.
 
     Of more than 40 nodes the figure has 40, evenly from the one nearest a class to the furthest,
     so that the picture is fair to the layer; it says so.
@@ -65,8 +65,8 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     title = f"{name}: {layer.verdict.word}"
     figure.text(left, 1 - 0.3 / height, plain(title), fontsize=12, fontweight="bold", va="center")
     cut = layer.units_count > MOST
-    told = f"{MOST} of {layer.units_count:,} nodes, evenly from the nearest a mean to the furthest"
-    told = told if cut else "all nodes"
+    told = f"{MOST} of {layer.units_count:,} units, evenly from the nearest a mean to the furthest"
+    told = told if cut else "all units"
     figure.text(left, 1 - 0.58 / height, f"Shown: {told}", color=GREY, va="center")
     _legend(figure, record, layer)
     return figure

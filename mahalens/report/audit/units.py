@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from mahalens.audit.readings import PairReading
+from mahalens.audit.readings import HyperplaneReading, PairReading
 from mahalens.audit.record import AuditRecord, LayerRecord
 from mahalens.report.audit.choice import SHOWN_CLASSES, nearness
 from mahalens.report.audit.compact import array, short
@@ -54,7 +55,7 @@ def columns(record: AuditRecord, layer: LayerRecord, chosen: Sequence[int]) -> d
     }
     if planes is not None:
         found |= {
-            "through": planes.through.long()[mine].tolist(),
+            "through": _through(planes)[mine].tolist(),
             "chance": short(array(planes.chance)[mine]),
             "positive": short(array(planes.positive)[mine]),
             "length": short(array(planes.length)[mine]),
@@ -117,3 +118,9 @@ def partners(pairs: PairReading | None, chosen: Sequence[int]) -> dict[str, dict
                     partner.append(int(other))
         found[kind] = of
     return found
+
+
+def _through(planes: HyperplaneReading) -> Tensor:
+    """0 for no class, 1 for one or a few, 2 for near most of them at once [K]."""
+    through = planes.through.long()
+    return through if planes.common is None else through + 2 * planes.common.long()

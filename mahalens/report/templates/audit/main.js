@@ -30,10 +30,10 @@ function notesOf(layer) {
 function caption(layer) {
   const { share, chance } = layer.verdict;
   const told = known(share) && layer.columns.class_mean
-    ? `${percent(share)} of the live nodes pass through a ${noun}${known(chance) ? `, ${percent(chance)} would by chance` : ''}. ` : '';
-  if (!layer.columns.class_mean) return `${told}Each row is a node, the vertical line its hyperplane, the mark the mean of the data: there are no ${nouns} to tell apart here. A mark on the line: the node measures distance from the mean.`;
+    ? `${percent(share)} of the live units pass through a ${noun}${known(chance) ? `, ${percent(chance)} would by chance` : ''}. ` : '';
+  if (!layer.columns.class_mean) return `${told}Each row is a unit, the vertical line its hyperplane, the mark the mean of the data: there are no ${nouns} to tell apart here. A mark on the line: the unit measures distance from the mean.`;
   const many = manyClasses ? ` With ${data.classes.length.toLocaleString('en-GB')} ${nouns}, each row has only those nearest the line and the outermost ones.` : '';
-  return `${told}Each row is a node, the vertical line its hyperplane, each mark the mean of a ${noun}. A mark on the line: the node measures distance from that ${noun}. All marks on one side: it only tells how strong something is.${many}`;
+  return `${told}Each row is a unit, the vertical line its hyperplane, each mark the mean of a ${noun}. A mark on the line: the unit measures distance from that ${noun}. All marks on one side: it only tells how strong something is.${many}`;
 }
 
 function chooseLayer(place, move) {

@@ -130,10 +130,10 @@ function prototypePanel(layer, place) {
   const ring = layer.grid && data.samples.form === 'picture' ? ' The ring shows where in the sample.' : '';
   panel.append(
     element('h3', {}, 'Nearest its zero set: the distance reading'),
-    element('p', { class: 'about' }, `If the node measures distance, these are what it measures from. Distance in input units.${ring}`),
+    element('p', { class: 'about' }, `If the unit measures distance, these are what it measures from. Distance in input units.${ring}`),
     prototypeList(layer, place, 'near', (value) => number(value, 2)),
     element('h3', {}, 'Most active: the intensity reading'),
-    element('p', { class: 'about' }, 'If the node detects a feature, these have most of it. Activation.'),
+    element('p', { class: 'about' }, 'If the unit detects a feature, these have most of it. Activation.'),
     prototypeList(layer, place, 'active', (value) => number(value, 2)),
   );
   if (data.samples.left_out) panel.append(element('p', { class: 'about' }, `To keep this page light, ${plural(data.samples.left_out, 'sample')} of less telling units ${data.samples.left_out === 1 ? 'is' : 'are'} not shown as pictures.`));

@@ -63,7 +63,7 @@ function tellNearest(layer, place) {
   const through = columns.through?.[place] === 1;
   if (label < 0) return through ? `passes through the mean of the data, ${away} spreads off` : `misses the mean of the data by ${away} spreads`;
   // Within reach, yet through none: it is as near to most of the others.
-  if (!through && columns.near[place] <= data.through) return `is near most ${noun === 'class' ? 'classes' : 'clusters'} at once and singles none out; the nearest is ${className(label)}, whose mean is ${away} of its spreads away`;
+  if (columns.through?.[place] === 2) return `is near most ${noun === 'class' ? 'classes' : 'clusters'} at once and singles none out; the nearest is ${className(label)}, whose mean is ${away} of its spreads away`;
   return `${through ? 'passes through' : 'nearest is'} ${noun} ${className(label)}, whose mean is ${away} of its spreads away`;
 }
 
@@ -97,7 +97,7 @@ function strip(layer, place, index, scale, lit) {
     const name = label === null ? 'Mean of the data' : `${noun[0].toUpperCase()}${noun.slice(1)} ${className(label)}`;
     const sign = mark(label ?? OTHERS, held(at), middle, hit ? 6.2 : 4.4, {
       class: `mark${hit ? ' hit' : ''}${lit !== null && label !== null && lit !== label ? ' faded' : ''}`,
-      'data-tip': `Unit ${unit}\n${name}: ${signed(at)} spreads of the node${beyond}${label !== null && own > 0 ? `\n${signed(mean / own)} of its own spreads` : ''}\nmean z ${number(mean)}${known(own) ? ` ± ${number(own)}` : ''}`,
+      'data-tip': `Unit ${unit}\n${name}: ${signed(at)} spreads of the unit${beyond}${label !== null && own > 0 ? `\n${signed(mean / own)} of its own spreads` : ''}\nmean z ${number(mean)}${known(own) ? ` ± ${number(own)}` : ''}`,
     });
     if (label === null) sign.setAttribute('fill', 'var(--distance)');
     else if (manyClasses && label === nearest) sign.setAttribute('fill', 'var(--distance)');
@@ -121,7 +121,7 @@ function strips(layer, places, width, lit) {
   const scale = { width, left, right, reach, across, narrow };
   const head = 40;
   const height = head + places.length * ROW + 42;
-  const picture = drawn('svg', { width, height, viewBox: `0 0 ${width} ${height}`, role: 'group', 'aria-label': `Class means relative to each node’s hyperplane, ${plural(places.length, 'node')}` });
+  const picture = drawn('svg', { width, height, viewBox: `0 0 ${width} ${height}`, role: 'group', 'aria-label': `Class means relative to each unit’s hyperplane, ${plural(places.length, 'unit')}` });
   const above = (x, text, anchor, style = 'soft') => picture.append(drawn('text', { class: style, x, y: head - 10, 'text-anchor': anchor }, text));
   above(left - 8, 'unit', 'end');
   above(across(0), narrow ? 'z = 0' : 'hyperplane z = 0', 'middle', 'strong');
@@ -136,7 +136,7 @@ function strips(layer, places, width, lit) {
       drawn('text', { class: 'soft', x: across(value), y: bottom + 18, 'text-anchor': 'middle' }, (value > 0 ? '+' : '') + String(value).replace('-', '−')),
     );
   }
-  body.append(drawn('text', { class: 'soft', x: (left + right) / 2, y: bottom + 36, 'text-anchor': 'middle' }, narrow ? 'distance, in spreads of z' : 'distance from the hyperplane, in spreads (standard deviations) of the node’s z'));
+  body.append(drawn('text', { class: 'soft', x: (left + right) / 2, y: bottom + 36, 'text-anchor': 'middle' }, narrow ? 'distance, in spreads of z' : 'distance from the hyperplane, in spreads (standard deviations) of the unit’s z'));
   places.forEach((place, index) => body.append(strip(layer, place, index, scale, lit)));
   picture.append(body);
   return picture;
@@ -150,14 +150,14 @@ function stripPicture(layer, open) {
   function draw() {
     const width = Math.max(280, holder.clientWidth);
     if (!layer.columns.std.some((spread) => spread > 0)) {
-      holder.replaceChildren(element('p', {}, 'There is nothing to draw: no node of this layer varies over the data.'));
+      holder.replaceChildren(element('p', {}, 'There is nothing to draw: no unit of this layer varies over the data.'));
       return;
     }
     holder.replaceChildren(strips(layer, rows.slice(state.page * STRIPS, (state.page + 1) * STRIPS), width, state.lit));
     pages(byId('picture-pages'), rows.length, STRIPS, state.page, (page) => { state.page = page; draw(); });
   }
   const orders = ORDERS.filter(([key]) => key !== 'class' || layer.columns.nearest);
-  const counted = layer.count > rows.length ? `${rows.length.toLocaleString('en-GB')} of ${plural(layer.count, 'node')} are in this page` : plural(rows.length, 'node');
+  const counted = layer.count > rows.length ? `${rows.length.toLocaleString('en-GB')} of ${plural(layer.count, 'unit')} are in this page` : plural(rows.length, 'unit');
   byId('picture-controls').replaceChildren(
     choice('Order by', orders, state.order, (key) => { state.order = key; state.page = 0; rows = ordered(layer, key); draw(); }, 'picture-order'),
     element('span', {}, `${counted}. Click one to open it.`),

@@ -126,7 +126,7 @@ function unitTable(layer, open) {
   function cell(place, key, format) {
     const value = columns[key][place];
     if (key === 'nearest') return element('td', { class: 'text' }, value < 0 ? MISSING : named(value));
-    if (key === 'through') return element('td', { class: value ? null : 'none' }, value ? 'yes' : 'no');
+    if (key === 'through') return element('td', { class: value === 1 ? null : 'none' }, ['no', 'yes', 'near most'][value]);
     if (key === 'flags') return element('td', { class: 'text' }, tagsOf(layer, place));
     return element('td', {}, format(value));
   }

@@ -7,7 +7,7 @@ BROWSER_TESTS = "test_audit_browser.py"
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    # Outermost, so that it stands below the short summary.
+    """Say it below the short summary: as the outermost of all that write there."""
     result = yield
     skipped = [
         report
