@@ -29,6 +29,7 @@ def crowded_record():
         layer.hyperplanes,
         class_spreads=torch.zeros_like(layer.hyperplanes.class_spreads),
         through=torch.zeros_like(layer.hyperplanes.through),
+        common=torch.ones_like(layer.hyperplanes.through),
     )
     layer = replaced(layer, hyperplanes=planes)
     return replaced(record, layers=(record.layers[0], layer, *record.layers[2:]))
@@ -211,6 +212,7 @@ def test_a_node_near_most_classes_is_not_said_to_pass_through_none(visit):
     said = page.inner_text("#node")
     assert "Its hyperplane is near most classes at once and singles none out" in said
     assert "passes through no class" not in said
+    assert page.locator("#unit-table td", has_text="near most").count() > 1
 
 
 def test_a_node_shows_its_histogram_and_prototypes(visit):
