@@ -28,19 +28,34 @@ if TYPE_CHECKING:
     )
     from mahalens.errors import InputError, MahalensError
     from mahalens.geometry import Ellipsoids, Gaussian, ellipsoids, reconstruct
-    from mahalens.init import kaiming_through_samples
+    from mahalens.init import (
+        InitCheck,
+        check_init,
+        class_mean_,
+        cluster_pca_,
+        initialise,
+        kaiming_through_samples,
+        lsuv_,
+        sample_point_bias_,
+        whiten_,
+    )
     from mahalens.nn import (
         Abs,
         AbsReLU,
         Chain,
+        DistanceHead,
+        Mahalanobis,
         Neg,
         Norm,
         OffsetL2,
         PointSlope,
+        compactness_penalty,
         mahalanobis_model,
         md_abs,
         md_relu,
         md_sigmoid,
+        orthogonality_penalty,
+        volume_penalty,
     )
     from mahalens.report import build_report
     from mahalens.train import (
@@ -75,7 +90,21 @@ _EXPORTS = {
     "md_relu": "mahalens.nn",
     "md_sigmoid": "mahalens.nn",
     "mahalanobis_model": "mahalens.nn",
-    # init: starting weights
+    # nn: classifying by distance, with a reject option; penalties
+    "DistanceHead": "mahalens.nn",
+    "Mahalanobis": "mahalens.nn",
+    "orthogonality_penalty": "mahalens.nn",
+    "volume_penalty": "mahalens.nn",
+    "compactness_penalty": "mahalens.nn",
+    # init: starting weights, of a layer or of a whole model, and a check before training
+    "initialise": "mahalens.init",
+    "check_init": "mahalens.init",
+    "InitCheck": "mahalens.init",
+    "cluster_pca_": "mahalens.init",
+    "whiten_": "mahalens.init",
+    "class_mean_": "mahalens.init",
+    "sample_point_bias_": "mahalens.init",
+    "lsuv_": "mahalens.init",
     "kaiming_through_samples": "mahalens.init",
     # train: many trials at once
     "stack": "mahalens.train",
@@ -119,10 +148,13 @@ __all__ = [
     "Batches",
     "Chain",
     "CrossEntropy",
+    "DistanceHead",
     "Ellipsoids",
     "Gaussian",
+    "InitCheck",
     "InputError",
     "LabelledData",
+    "Mahalanobis",
     "MahalensError",
     "MeanSquaredError",
     "Neg",
@@ -135,25 +167,35 @@ __all__ = [
     "audit",
     "audit_features",
     "build_report",
+    "check_init",
+    "class_mean_",
+    "cluster_pca_",
+    "compactness_penalty",
     "draw_ellipsoids",
     "draw_gaussian",
     "ellipsoids",
     "fit",
+    "initialise",
     "kaiming_through_samples",
     "load_audit",
     "load_gaussian",
     "load_set",
+    "lsuv_",
     "mahalanobis_model",
     "md_abs",
     "md_relu",
     "md_sigmoid",
+    "orthogonality_penalty",
     "prune",
     "read_gram",
     "read_layer",
     "reconstruct",
+    "sample_point_bias_",
     "save_gaussian",
     "solve",
     "stack",
+    "volume_penalty",
+    "whiten_",
 ]
 
 __getattr__, __dir__ = attach(__name__, _EXPORTS)
