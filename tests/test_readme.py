@@ -25,7 +25,9 @@ def test_the_example_of_an_audit_says_what_the_page_says(capsys):
     verdict, pruned = capsys.readouterr().out.split("\n", 1)
     record, before, after = names["record"], names["model"], names["smaller"].model
     dead = len(record.layers[0].units.dead)
-    assert f"{dead} of 32 units of layer 0 are dead" in verdict
+    assert f"{dead} of 42 units are dead, all in layer 0" in verdict
+    assert record.layers[0].verdict.word == "intensity-like"
+    assert dead == 6
     assert f"{dead} dead units removed" in pruned
     x = names["digits"].x
     assert (before(x) - after(x)).abs().max() < 1e-5
