@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 import mahalens
 from mahalens.audit.gather.input_rows import Covariance, rows_fed
-from mahalens.audit.pairs import read_pairs
 from mahalens.audit.record import Settings
+from mahalens.audit.repeats.pairs import read_pairs
 from mahalens.audit.watch.batches import Batches
 from mahalens.audit.watch.forward import Runner
 from mahalens.audit.watch.trace import Use

@@ -34,28 +34,34 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mahalens._lazy import attach
-from mahalens.audit.gram import GramReading, read_gram
-from mahalens.audit.hyperplanes import (
+from mahalens.audit.gaussian.gram import GramReading, read_gram
+from mahalens.audit.gaussian.hyperplanes import (
     distance_in_spreads,
     distance_to_hyperplanes,
     sphericity,
 )
-from mahalens.audit.layer import ACTIVATIONS, LAYER_METRICS, gram_scale, read_layer, rows_to_read
-from mahalens.audit.pairs import deduplicate, mirrored_pairs
-from mahalens.audit.rows import (
+from mahalens.audit.gaussian.layer import (
+    ACTIVATIONS,
+    LAYER_METRICS,
+    gram_scale,
+    read_layer,
+    rows_to_read,
+)
+from mahalens.audit.gaussian.rows import (
     ChanceCosine,
     RowMatch,
     chance_cosine,
     match_rows,
     wnorm_precision_distance,
 )
+from mahalens.audit.repeats.pairs import deduplicate, mirrored_pairs
 
 if TYPE_CHECKING:
     from mahalens.audit.features import audit_features
     from mahalens.audit.network import audit
     from mahalens.audit.pruning.apply import prune
     from mahalens.audit.record import AuditRecord
-    from mahalens.audit.record_files import load_audit
+    from mahalens.audit.records.files import load_audit
 
 __all__ = [
     "ACTIVATIONS",
@@ -86,7 +92,7 @@ _LATER = {
     "AuditRecord": "mahalens.audit.record",
     "audit": "mahalens.audit.network",
     "audit_features": "mahalens.audit.features",
-    "load_audit": "mahalens.audit.record_files",
+    "load_audit": "mahalens.audit.records.files",
     "prune": "mahalens.audit.pruning.apply",
 }
 __getattr__, __dir__ = attach(__name__, _LATER)

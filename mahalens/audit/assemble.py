@@ -15,9 +15,9 @@ from mahalens.audit.gather.readings import (
     read_prototypes,
     read_units,
 )
-from mahalens.audit.pair_groups import read_grouped_pairs
 from mahalens.audit.readings import PerturbationReading, WhiteningReading
 from mahalens.audit.record import LayerRecord, Skipped
+from mahalens.audit.repeats.groups import read_grouped_pairs
 from mahalens.audit.suggestions import suggest
 from mahalens.audit.verdicts import judge
 from mahalens.audit.watch.forward import Runner

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from mahalens.audit.difference import AuditDifference
+    from mahalens.audit.records.difference import AuditDifference
 
 FORMAT = 1
 """Version of the record's form, stored with it."""
@@ -157,13 +157,13 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the record to one ``.safetensors`` file; :func:`mahalens.load_audit` reads it."""
-        from mahalens.audit.record_files import save_record
+        from mahalens.audit.records.files import save_record
 
         save_record(self, path)
 
     def diff(self, after: AuditRecord) -> AuditDifference:
         """What changed from this record to a later one of the same network."""
-        from mahalens.audit.difference import difference
+        from mahalens.audit.records.difference import difference
         from mahalens.errors import InputError
 
         if not isinstance(after, AuditRecord):
@@ -172,6 +172,6 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def to_frame(self, what: str = "units") -> pd.DataFrame:
         """A data frame with a row per unit, or per ``layers``, ``classes`` or ``pairs``."""
-        from mahalens.audit.frames import frame_of
+        from mahalens.audit.records.frames import frame_of
 
         return frame_of(self, what)

@@ -67,8 +67,8 @@ def write_audit(record: AuditRecord, path: str | os.PathLike[str], *, force: boo
     ``report.html``. With ``force`` an older audit is replaced, and nothing else. Every file is
     written under a temporary name and moved into place.
     """
-    from mahalens.audit.frames import write_tables
-    from mahalens.audit.record_json import audit_text
+    from mahalens.audit.records.frames import write_tables
+    from mahalens.audit.records.plain import audit_text
     from mahalens.report.audit.page import write_audit_report
 
     folder = Path(path)
@@ -85,7 +85,7 @@ def write_audit(record: AuditRecord, path: str | os.PathLike[str], *, force: boo
 
 def load_audit_folder(path: Path) -> AuditRecord:
     """The record in an audit's folder, or in the file itself."""
-    from mahalens.audit.record_files import load_audit
+    from mahalens.audit.records.files import load_audit
 
     if not path.is_dir():
         if path.suffix == ".safetensors":

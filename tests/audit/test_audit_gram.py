@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mahalens.audit import match_rows, read_gram
-from mahalens.audit.rows import random_rotation
+from mahalens.audit.gaussian.rows import random_rotation
 from mahalens.errors import InputError
 
 

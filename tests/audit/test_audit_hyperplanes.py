@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mahalens.audit import distance_in_spreads, distance_to_hyperplanes, sphericity
-from mahalens.audit.rows import random_rotation
+from mahalens.audit.gaussian.rows import random_rotation
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 

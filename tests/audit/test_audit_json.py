@@ -9,8 +9,8 @@ import pytest
 import torch
 from records import example_record
 
-from mahalens.audit import record_json
-from mahalens.audit.record_files import audit_json, audit_text
+from mahalens.audit.records import plain as record_json
+from mahalens.audit.records.files import audit_json, audit_text
 from mahalens.audit.verdicts import RULE
 
 DOCS = Path(__file__).parents[2] / "docs" / "audit-json.md"

@@ -20,7 +20,7 @@ from mahalens.audit import (
     sphericity,
     wnorm_precision_distance,
 )
-from mahalens.audit.rows import random_rotation
+from mahalens.audit.gaussian.rows import random_rotation
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 from mahalens.studies.gaussian.metrics import METRICS

@@ -7,7 +7,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from mahalens.audit import chance_cosine, match_rows, wnorm_precision_distance
-from mahalens.audit.rows import match_directions, random_rotation
+from mahalens.audit.gaussian.rows import match_directions, random_rotation
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.audit import pair_duplicates, pairs
-from mahalens.audit.pair_blocks import BestPairs
-from mahalens.audit.pairs import deduplicate, mirrored_pairs, read_pairs
+from mahalens.audit.repeats import duplicates, pairs
+from mahalens.audit.repeats.blocks import BestPairs
+from mahalens.audit.repeats.pairs import deduplicate, mirrored_pairs, read_pairs
 from mahalens.errors import InputError
 
 
@@ -62,7 +62,7 @@ def test_blocks_agree_with_the_definitions(layer, cosine, block, held):
     weight, bias = layer
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairs, "_OPPOSITE_HELD", held)  # so few that further rounds are needed
-        patch.setattr(pair_duplicates, "_MOST_LEADERS", held)
+        patch.setattr(duplicates, "_MOST_LEADERS", held)
         reading = read_pairs(weight, bias, cosine, block)
     duplicate, parallel = naive_reading(weight, bias, cosine)
     assert list(reading.mirrored) == mirrored_pairs(weight, -cosine)
@@ -111,11 +111,11 @@ def test_rounding_does_not_lose_scaled_copies(columns, factor, seed, log_bias):
 
 def test_a_hyperplane_a_little_further_is_no_duplicate():
     weight = torch.tensor([[3.0, 4.0]] * 2, dtype=torch.float64)
-    for away, duplicates in [(1e-7, 1), (1.5e-6, 0), (1e-5, 0)]:
+    for away, found in [(1e-7, 1), (1.5e-6, 0), (1e-5, 0)]:
         bias = torch.tensor([2.0, 2 * (1 + away)], dtype=torch.float64)
-        assert len(read_pairs(weight, bias).duplicate) == duplicates
+        assert len(read_pairs(weight, bias).duplicate) == found
         turned = weight + torch.tensor([[0.0, 0.0], [-4 * away, 3 * away]])
-        assert len(read_pairs(turned, bias[[0, 0]]).duplicate) == duplicates
+        assert len(read_pairs(turned, bias[[0, 0]]).duplicate) == found
     # An offset of 0 has no size to be relative to.
     assert read_pairs(weight, torch.tensor([0.0, 1e-12])).duplicate == ()
     assert read_pairs(weight, torch.zeros(2)).duplicate == ((0, 1),)

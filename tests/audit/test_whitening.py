@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 
-from mahalens.audit.hyperplanes import sphericity
+from mahalens.audit.gaussian.hyperplanes import sphericity
 from mahalens.audit.whitening import (
     effective_rank,
     oas_shrinkage,

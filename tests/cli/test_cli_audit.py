@@ -13,7 +13,7 @@ from torch import nn
 
 import mahalens.report.audit.page
 from mahalens.audit.model_files.safely import quiet
-from mahalens.audit.record_files import load_audit
+from mahalens.audit.records.files import load_audit
 from mahalens.data import load_set
 
 NETS = """

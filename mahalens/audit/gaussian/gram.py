@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mahalens.audit._inputs import as_bias, as_gaussian, as_weight
-from mahalens.audit.rows import match_directions
+from mahalens.audit.gaussian.rows import match_directions
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 

@@ -70,7 +70,7 @@ def frame_of(record: AuditRecord, what: str = "units") -> pd.DataFrame:
     except ImportError:
         raise InputError(
             "a data frame needs pandas, which is not installed; pip install pandas, or use "
-            "mahalens.audit.frames.rows_of, which gives the same rows as dictionaries"
+            "mahalens.audit.records.frames.rows_of, which gives the same rows as dictionaries"
         ) from None
     rows = rows_of(record, what)
     columns = list(rows[0]) if rows else list(_COLUMNS.get(what, ()))

@@ -18,8 +18,8 @@ import msgspec
 from torch import Tensor
 
 from mahalens.audit.record import FORMAT, AuditRecord
-from mahalens.audit.record_json import audit_json, audit_text
-from mahalens.audit.record_shapes import check_shapes
+from mahalens.audit.records.plain import audit_json, audit_text
+from mahalens.audit.records.shapes import check_shapes
 from mahalens.errors import InputError
 from mahalens.files import replacing
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mahalens.audit.pairs import read_pairs
 from mahalens.audit.readings import PairReading
+from mahalens.audit.repeats.pairs import read_pairs
 
 Pairs = tuple[tuple[int, int], ...]
 

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 from mahalens.audit._inputs import as_bias, as_gaussian, as_inputs, as_weight
-from mahalens.audit.gram import read_gram
-from mahalens.audit.hyperplanes import distance_in_spreads, distance_to_hyperplanes, sphericity
-from mahalens.audit.pairs import deduplicate, mirrored_pairs
-from mahalens.audit.rows import match_rows, wnorm_precision_distance
+from mahalens.audit.gaussian.gram import read_gram
+from mahalens.audit.gaussian.hyperplanes import (
+    distance_in_spreads,
+    distance_to_hyperplanes,
+    sphericity,
+)
+from mahalens.audit.gaussian.rows import match_rows, wnorm_precision_distance
+from mahalens.audit.repeats.pairs import deduplicate, mirrored_pairs
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mahalens.audit._inputs import as_weight, unit_rows
-from mahalens.audit.pair_blocks import COSINE_DECIMALS, BestPairs, Directions
-from mahalens.audit.pair_duplicates import duplicate_pairs
 from mahalens.audit.readings import PairReading
+from mahalens.audit.repeats.blocks import COSINE_DECIMALS, BestPairs, Directions
+from mahalens.audit.repeats.duplicates import duplicate_pairs
 from mahalens.errors import InputError
 
 PARALLEL_LISTED = 10_000

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mahalens.audit.pair_blocks import Directions
+from mahalens.audit.repeats.blocks import Directions
 
 DUPLICATE_TOLERANCE = 1e-6
 """How far the directions of duplicates may be apart, and relatively their offsets: some ten

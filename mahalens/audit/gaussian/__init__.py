@@ -1,0 +1,1 @@
+"""What one linear layer says about a Gaussian that is known."""

@@ -1,0 +1,1 @@
+"""Records of audits as files, plain JSON, tables and differences."""

@@ -1,0 +1,1 @@
+"""Units that repeat one another: mirrored, duplicate and parallel rows."""
