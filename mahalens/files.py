@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,25 @@ def write_file(path: Path, content: bytes) -> None:
     """
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")
+"""Names of files that a process left when it was killed while it wrote."""
+
+
+def contents(folder: Path, *, apart_from: str = "") -> list[str]:
+    """What a folder for results holds, in order: nothing if it is not there yet."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        what = "is a file" if folder.exists() else "lies below a file"
+        raise RunFolderError(f"{folder}: {what}; give --out a folder") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunFolderError(f"{folder}: cannot be read ({reason})") from None
+    return [name for name in names if name != apart_from and not LEFT_OVER.fullmatch(name)]
 
 
 @contextlib.contextmanager

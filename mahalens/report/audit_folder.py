@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from mahalens.errors import RunFolderError
-from mahalens.files import write_file
+from mahalens.files import LEFT_OVER, contents, write_file
 
 if TYPE_CHECKING:
     from mahalens.audit.record import AuditRecord
@@ -30,22 +30,11 @@ JSON, RECORD, PAGE, FIGURES, LOCK = (
 TABLES = ("layers", "units", "classes", "pairs", "perturbation")
 _OWN = (JSON, RECORD, PAGE, *(f"{name}.csv" for name in TABLES))
 _OWN_FIGURES = re.compile(r"(overview|layer-\d+-[\w.-]*)\.png")
-_LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")  # of a process that was killed while it wrote
 
 
 def require_free(path: Path, *, force: bool = False) -> None:
     """Refuse a folder that holds other things, or an audit unless it is to be replaced."""
-    try:
-        content = sorted(os.listdir(path))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        what = "is a file" if path.exists() else "lies below a file"
-        raise RunFolderError(f"{path}: {what}; give --out a folder") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunFolderError(f"{path}: cannot be read ({reason})") from None
-    content = [name for name in content if name != LOCK and not _LEFT_OVER.fullmatch(name)]
+    content = contents(path, apart_from=LOCK)
     if not content:
         return
     if JSON not in content:
@@ -105,7 +94,7 @@ def _clear(folder: Path) -> None:
     Its ``audit.json`` stays until the new one is moved into its place.
     """
     own = [folder / name for name in _OWN if name != JSON]
-    own += [file for file in folder.glob(".*.tmp") if _LEFT_OVER.fullmatch(file.name)]
+    own += [file for file in folder.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
     own += [file for file in (folder / FIGURES).glob("*.png") if _OWN_FIGURES.fullmatch(file.name)]
     for file in own:
         try:

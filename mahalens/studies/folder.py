@@ -6,9 +6,7 @@ import contextlib
 import csv
 import datetime
 import io
-import os
 import platform
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from mahalens._version import __version__
 from mahalens.errors import InputError, RunFolderError
-from mahalens.files import write_file
+from mahalens.files import LEFT_OVER, contents, write_file
 
 CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
 GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
@@ -29,7 +27,6 @@ TENSORBOARD = "tensorboard"
 _RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, GAUSSIAN, PLOTS, REPORT, LOCK)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
 Options = TypeVar("Options", bound=msgspec.Struct)
-_LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")  # of a process that was killed while it wrote
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,16 +178,7 @@ def read_config(path: Path) -> RunConfig:
 
 
 def _check_free(path: Path, *, force: bool) -> None:
-    try:
-        content = sorted(os.listdir(path))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        what = "is a file" if path.exists() else "lies below a file"
-        raise RunFolderError(f"{path}: {what}; give --out a folder") from None
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
-    content = [name for name in content if name != LOCK and not _LEFT_OVER.fullmatch(name)]
+    content = contents(path, apart_from=LOCK)
     if not content:
         return
     if CONFIG not in content:
@@ -212,10 +200,10 @@ def _clear(path: Path) -> None:
     of a run at every moment.
     """
     own = [path / name for name in _RECORDS if name not in (CONFIG, LOCK)]
-    own += [file for file in path.glob(".*.tmp") if _LEFT_OVER.fullmatch(file.name)]
+    own += [file for file in path.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
     for name, suffix in _FOLDERS.items():
         for file in (path / name).glob("*"):
-            if file.suffix == suffix or _LEFT_OVER.fullmatch(file.name):
+            if file.suffix == suffix or LEFT_OVER.fullmatch(file.name):
                 own.append(file)
     own += (path / TENSORBOARD).glob("*/events.out.tfevents.*")
     for file in own:

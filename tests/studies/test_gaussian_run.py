@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.files import write_file
+from mahalens.studies import running
 from mahalens.studies.folder import RunFolder, read_config
 from mahalens.studies.gaussian import run as module
 from mahalens.studies.gaussian.config import GaussianConfig
@@ -232,6 +233,10 @@ def test_another_version_is_named(stopped, watcher, name):
     assert any(f"begun with {name} 0.0.1, going on with" in note for note in told.notes)
 
 
+def no_compiler(monkeypatch):
+    monkeypatch.setattr(running, "why_not", lambda: "no C++ compiler")
+
+
 def engines_used(monkeypatch):
     """The engines by which Adam is trained from here on."""
     seen = set()
@@ -267,7 +272,7 @@ class TestEngines:
     def test_without_its_compiler_a_run_goes_on_by_torch_and_says_so(
         self, stopped, watcher, monkeypatch
     ):
-        monkeypatch.setattr(module, "why_not", lambda: "no C++ compiler")
+        no_compiler(monkeypatch)
         seen = engines_used(monkeypatch)
         told = finish(stopped, watcher)
         assert seen == {"torch"}
@@ -278,7 +283,7 @@ class TestEngines:
 
 
 def test_a_run_without_a_compiler(tmp_path, config, watcher, monkeypatch):
-    monkeypatch.setattr(module, "why_not", lambda: "no C++ compiler")
+    no_compiler(monkeypatch)
     seen = engines_used(monkeypatch)
     told = watcher()
     with start(config, tmp_path / "run") as folder:

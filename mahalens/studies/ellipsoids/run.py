@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import torch
 
 from mahalens.errors import Interrupted
@@ -16,8 +14,8 @@ from mahalens.studies.ellipsoids.problem import Drawn, check_memory, draw
 from mahalens.studies.ellipsoids.ranks import distance_errors
 from mahalens.studies.ellipsoids.records import write_search_records
 from mahalens.studies.ellipsoids.search import run_search
-from mahalens.studies.folder import RunConfig, RunFolder, now
-from mahalens.studies.running import Progress, Watcher, compare_versions
+from mahalens.studies.folder import RunFolder
+from mahalens.studies.running import Progress, Watcher, compare_versions, run_config
 
 Stop = Callable[[], bool]
 
@@ -32,19 +30,7 @@ def start(
         from mahalens.studies.ellipsoids.fitted import check_data
 
         check_data(config)
-    deviations = config.deviations()
-    record = RunConfig(
-        study="ellipsoids",
-        torch=str(torch.__version__),
-        created=now(),
-        seed=config.seed,
-        device="cpu",
-        threads=torch.get_num_threads(),
-        protocol="scaled" if deviations else "published",
-        scaled=deviations,
-        command=command or " ".join(sys.argv),
-        options=msgspec.to_builtins(config),
-    )
+    record = run_config("ellipsoids", config, command)
     return RunFolder.create(out, record, force=force)
 
 

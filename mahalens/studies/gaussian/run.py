@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import msgspec
 import torch
 
 from mahalens.data import load_gaussian, save_gaussian
 from mahalens.errors import IllConditionedWarning, InputError, Interrupted, RunFolderError
 from mahalens.geometry import Gaussian
-from mahalens.studies.folder import GAUSSIAN, RunConfig, RunFolder, now
+from mahalens.studies.folder import GAUSSIAN, RunFolder
 from mahalens.studies.gaussian.config import GaussianConfig
 from mahalens.studies.gaussian.problem import Problem
 from mahalens.studies.gaussian.reading import (
@@ -24,9 +22,14 @@ from mahalens.studies.gaussian.reading import (
     read_trained,
 )
 from mahalens.studies.gaussian.records import write_records
-from mahalens.studies.running import Watcher, compare_versions
+from mahalens.studies.running import (
+    Watcher,
+    compare_engines,
+    compare_versions,
+    engine_here,
+    run_config,
+)
 from mahalens.train import Adam, Newton, Status, solve
-from mahalens.train.compiled import why_not
 
 T = TypeVar("T", bound=Adam | Newton)
 
@@ -56,19 +59,13 @@ def start(
                 "leave --dim out or make them equal"
             )
     problem = _make_problem(config, given)
-    deviations = config.deviations()
-    record = RunConfig(
-        study="gaussian",
-        torch=str(torch.__version__),
-        created=now(),
-        seed=config.seed,
+    record = run_config(
+        "gaussian",
+        config,
+        command,
         device=config.device,
         threads=_threads(config),
         engine=_engine(config),
-        protocol="scaled" if deviations else "published",
-        scaled=deviations,
-        command=command or " ".join(sys.argv),
-        options=msgspec.to_builtins(config),
     )
     folder = RunFolder.create(out, record, force=force)
     try:
@@ -174,11 +171,7 @@ def _name_lost_trials(model: str, solver: Adam | Newton, watcher: Watcher) -> No
 
 def _compare_versions(folder: RunFolder, watcher: Watcher) -> None:
     compare_versions(folder, watcher)
-    if folder.config.engine == "compiled" and why_not():
-        watcher.note(
-            f"begun with the compiled engine, going on without ({why_not()}): "
-            "the last digits may differ from those of an uninterrupted run"
-        )
+    compare_engines(folder, watcher)
 
 
 def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
@@ -241,7 +234,7 @@ def _threads(config: GaussianConfig) -> int:
 
 def _engine(config: GaussianConfig) -> Literal["compiled", "torch"]:
     """Which engine trains: the compiled one on the CPU of a machine with a compiler."""
-    return "compiled" if config.device == "cpu" and not why_not() else "torch"
+    return engine_here() if config.device == "cpu" else "torch"
 
 
 def _check_device(config: GaussianConfig) -> None:

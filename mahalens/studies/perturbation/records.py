@@ -22,7 +22,7 @@ from mahalens.studies.perturbation.measured import Floats, Measured, gather, pub
 from mahalens.studies.perturbation.metrics import METRICS
 from mahalens.studies.perturbation.published import published_figure, published_levels
 from mahalens.studies.representation.config import PIXELS
-from mahalens.studies.representation.problem import Group, Problem, scale_of
+from mahalens.studies.representation.problem import Group, Problem, facts_of
 from mahalens.studies.representation.records import STILL_LEARNING
 from mahalens.studies.rows import summary_row
 
@@ -56,21 +56,9 @@ def summarise(
         facts={},
         published=published_of(data.name, tuple(PIXELS)),
     )
-    mean, spread = scale_of(data)
-    facts = {
-        "data": data.name,
-        "source": data.source,
-        "networks": config.networks or "trained here",
-        "training_samples": len(data.y),
-        "test_samples": len(data.test_y),
-        "inputs": data.inputs,
-        "classes": data.classes,
-        "epochs": config.epochs,
-        "largest_pixel": data.largest,
-        "pixel_mean": mean,
-        "pixel_spread": spread,
-        "seconds": sum(one.seconds for one in measured),
-    }
+    seconds = sum(one.seconds for one in measured)
+    facts = facts_of(data, config.epochs, seconds)
+    facts["networks"] = config.networks or "trained here"
     return {
         "study": "perturbation",
         "protocol": protocol,

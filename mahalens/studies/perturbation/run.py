@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-import torch
 
 from mahalens.console import minutes
 from mahalens.errors import InputError, Interrupted
-from mahalens.studies.folder import RunConfig, RunFolder, now
+from mahalens.studies.folder import RunFolder
 from mahalens.studies.perturbation.config import PerturbationConfig
 from mahalens.studies.perturbation.measured import measured_file
 from mahalens.studies.perturbation.measuring import measure
@@ -21,9 +18,15 @@ from mahalens.studies.perturbation.records import write_records
 from mahalens.studies.representation.costs import estimate, measure_costs, within_budget
 from mahalens.studies.representation.local import label, run_locally
 from mahalens.studies.representation.problem import Group, Problem, result_file
-from mahalens.studies.running import Progress, Watcher, compare_versions
+from mahalens.studies.running import (
+    Progress,
+    Watcher,
+    compare_engines,
+    compare_versions,
+    engine_here,
+    run_config,
+)
 from mahalens.train import TrialStack
-from mahalens.train.compiled import why_not
 
 Stop = Callable[[], bool]
 
@@ -48,20 +51,7 @@ def start(
             epochs=cut.epochs,
             shortened=cut.shortened,
         )
-    deviations = config.deviations()
-    record = RunConfig(
-        study="perturbation",
-        torch=str(torch.__version__),
-        created=now(),
-        seed=config.seed,
-        device="cpu",
-        threads=torch.get_num_threads(),
-        engine=_engine(),
-        protocol="scaled" if deviations else "published",
-        scaled=deviations,
-        command=command or " ".join(sys.argv),
-        options=msgspec.to_builtins(config),
-    )
+    record = run_config("perturbation", config, command, engine=engine_here())
     folder = RunFolder.create(out, record, force=force)
     try:
         for name, result in results.items():
@@ -106,11 +96,7 @@ def _train(
     if all((folder.path / result_file(group)).exists() for group in groups):
         return
     config = problem.config
-    if folder.config.engine == "compiled" and why_not():
-        watcher.note(
-            f"begun with the compiled engine, going on without ({why_not()}): "
-            "the last digits may differ from those of an uninterrupted run"
-        )
+    compare_engines(folder, watcher)
     watcher.note("timing a few epochs of each model")
     costs = measure_costs(problem, should_stop)
     seconds = estimate(config, costs, len(problem.data.y))
@@ -120,7 +106,7 @@ def _train(
     )
     for change in config.shortened:
         watcher.note(change)
-    engine = _engine() if folder.config.engine == "compiled" else "torch"
+    engine = engine_here() if folder.config.engine == "compiled" else "torch"
     run_locally(folder, problem, groups, costs, watcher, should_stop, engine=engine)
 
 
@@ -150,7 +136,3 @@ def _perturb(
         stack = TrialStack(problem.chain(group.model), trained["values"])
         folder.write_tensors(measured_file(group), measure(problem, group, stack, should_stop))
     report(Progress(len(groups), len(groups), "done"))
-
-
-def _engine() -> Literal["compiled", "torch"]:
-    return "torch" if why_not() else "compiled"

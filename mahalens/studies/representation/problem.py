@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,6 +111,24 @@ class Problem:
 def seed_of_trial(seed: int, trial: int) -> int:
     """The seed that trial starts from, whatever the model and the number of trials."""
     return int(torch.randint(2**62, (), generator=stream(seed, "start", trial)))
+
+
+def facts_of(data: LabelledData, epochs: int, seconds: float) -> dict[str, Any]:
+    """What a summary says of the data and the training."""
+    mean, spread = scale_of(data)
+    return {
+        "data": data.name,
+        "source": data.source,
+        "training_samples": len(data.y),
+        "test_samples": len(data.test_y),
+        "inputs": data.inputs,
+        "classes": data.classes,
+        "epochs": epochs,
+        "largest_pixel": data.largest,
+        "pixel_mean": mean,
+        "pixel_spread": spread,
+        "seconds": seconds,
+    }
 
 
 def scale_of(data: LabelledData) -> tuple[float, float]:

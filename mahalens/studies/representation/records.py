@@ -26,7 +26,7 @@ from mahalens.studies.representation.claims import CLAIMS, untrained
 from mahalens.studies.representation.comparisons import families
 from mahalens.studies.representation.events import write_events
 from mahalens.studies.representation.metrics import METRICS
-from mahalens.studies.representation.problem import Group, Problem, scale_of
+from mahalens.studies.representation.problem import Group, Problem, facts_of
 from mahalens.studies.representation.published import published_figure
 from mahalens.studies.representation.trained import PLOTTED, Trained, gather
 from mahalens.studies.rows import summary_row
@@ -93,20 +93,7 @@ def summarise(
         facts={},
         published=published,
     )
-    mean, spread = scale_of(data)
-    facts = {
-        "data": data.name,
-        "source": data.source,
-        "training_samples": len(data.y),
-        "test_samples": len(data.test_y),
-        "inputs": data.inputs,
-        "classes": data.classes,
-        "epochs": config.epochs,
-        "largest_pixel": data.largest,
-        "pixel_mean": mean,
-        "pixel_spread": spread,
-        "seconds": sum(one.seconds for one in trained),
-    }
+    facts = facts_of(data, config.epochs, sum(one.seconds for one in trained))
     return {
         "study": "representation",
         "protocol": protocol,

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-import torch
 
 from mahalens.console import minutes
 from mahalens.errors import InputError
-from mahalens.studies.folder import RunConfig, RunFolder, now
+from mahalens.studies.folder import RunFolder
 from mahalens.studies.representation.cluster import check_scheduler, run_on_cluster
 from mahalens.studies.representation.config import ENGINES, RepresentationConfig
 from mahalens.studies.representation.costs import Costs, estimate, measure_costs, within_budget
 from mahalens.studies.representation.local import run_locally
 from mahalens.studies.representation.problem import Problem
 from mahalens.studies.representation.records import write_records
-from mahalens.studies.running import Watcher, compare_versions
-from mahalens.train.compiled import why_not
+from mahalens.studies.running import (
+    Watcher,
+    compare_engines,
+    compare_versions,
+    engine_here,
+    run_config,
+)
 
 Stop = Callable[[], bool]
 
@@ -33,20 +35,7 @@ def start(
     problem = Problem.from_config(config)
     if config.budget is not None:
         config = within_budget(config, measure_costs(problem), len(problem.data.y), speed=speed)
-    deviations = config.deviations()
-    record = RunConfig(
-        study="representation",
-        torch=str(torch.__version__),
-        created=now(),
-        seed=config.seed,
-        device="cpu",
-        threads=torch.get_num_threads(),
-        engine=_engine(),
-        protocol="scaled" if deviations else "published",
-        scaled=deviations,
-        command=command or " ".join(sys.argv),
-        options=msgspec.to_builtins(config),
-    )
+    record = run_config("representation", config, command, engine=engine_here())
     return RunFolder.create(out, record, force=force)
 
 
@@ -67,11 +56,7 @@ def carry_on(
     place = _placed(config, engine, scheduler)
     check_scheduler(place)
     compare_versions(folder, watcher)
-    if folder.config.engine == "compiled" and why_not():
-        watcher.note(
-            f"begun with the compiled engine, going on without ({why_not()}): "
-            "the last digits may differ from those of an uninterrupted run"
-        )
+    compare_engines(folder, watcher)
     problem = Problem.from_config(config)
     data = problem.data
     watcher.note(
@@ -82,7 +67,7 @@ def carry_on(
     watcher.note("timing a few epochs of each model")
     costs = measure_costs(problem, should_stop)
     _tell(problem, costs, watcher)
-    passes = _engine() if folder.config.engine == "compiled" else "torch"
+    passes = engine_here() if folder.config.engine == "compiled" else "torch"
     work = (folder, problem, groups, costs, watcher, should_stop)
     if place.engine == "dask":
         run_on_cluster(*work, engine=passes, scheduler=place.scheduler)
@@ -114,7 +99,3 @@ def _tell(problem: Problem, costs: Costs, watcher: Watcher) -> None:
     )
     for change in config.shortened:
         watcher.note(change)
-
-
-def _engine() -> Literal["compiled", "torch"]:
-    return "torch" if why_not() else "compiled"
