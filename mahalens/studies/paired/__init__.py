@@ -1,0 +1,1 @@
+"""Studies of many models on many data sets over paired trials: what they share."""

@@ -1,0 +1,121 @@
+"""What every paired study is told: which models, on which data, how often. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mahalens.errors import InputError
+from mahalens.studies.options import check_count
+
+
+class PairedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that decides the numbers of a run.
+
+    ``data`` are names of data sets or files of the user, ``models`` what is compared on each of
+    them. ``train_size`` is the most training samples that are taken of a set, all if ``None``.
+    A study adds fields of its own in a subclass, and says in ``deviations`` what it scaled.
+    """
+
+    data: tuple[str, ...]
+    models: tuple[str, ...]
+    trials: int
+    epochs: int
+    train_size: int | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_count("trials", self.trials, 1)
+        check_count("epochs", self.epochs, 1)
+        check_count("seed", self.seed, 0)
+        if self.train_size is not None:
+            check_count("train-size", self.train_size, 2)
+        for option, given in (("data", self.data), ("models", self.models)):
+            if not given:
+                raise InputError(f"--{option}: names nothing; give at least one")
+        parts = [part_of(name) for name in self.data]
+        for option, names in (("data", parts), ("models", self.models)):
+            for name in names:
+                if list(names).count(name) > 1:
+                    raise InputError(f"--{option}: {name!r} is given twice; give it once")
+
+    def deviations(self) -> list[str]:
+        """What differs from the full protocol, one sentence each; none means the full one."""
+        return []
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some trials of one piece of work on one data set: what is computed in one go.
+
+    ``work`` is the name of a model, or of something that several models share, such as a trained
+    network that many detectors read.
+    """
+
+    data: str
+    work: str
+    first: int
+    count: int
+
+    @property
+    def part(self) -> str:
+        """The name of the data set in all records."""
+        return part_of(self.data)
+
+    @property
+    def name(self) -> str:
+        """A file name for it."""
+        return f"{self.part}-{self.work}-{self.first:04d}"
+
+    @property
+    def trials(self) -> range:
+        """The numbers of its trials."""
+        return range(self.first, self.first + self.count)
+
+
+def part_of(data: str) -> str:
+    """What a data set is called in records: its name, or that of the user's file without path.
+
+    >>> part_of("fashion-mnist"), part_of("data/My set.npz")
+    ('fashion-mnist', 'My-set')
+    """
+    return re.sub(r"[^\w-]+", "-", Path(data).stem or data).strip("-") or "data"
+
+
+def name_of(model: str, part: str) -> str:
+    """A model on a data set, as claims and comparisons call it.
+
+    >>> name_of("abs", "digits")
+    'abs (digits)'
+    """
+    return f"{model} ({part})"
+
+
+def jobs_of(config: PairedConfig, works: Sequence[str], at_once: int) -> list[Job]:
+    """All work of a run, data set after data set, ``at_once`` trials in one job.
+
+    Trials come before works, so that a run that is stopped has as many whole trials as it can.
+    """
+    return [
+        Job(data, work, first, min(at_once, config.trials - first))
+        for data in config.data
+        for first in range(0, config.trials, at_once)
+        for work in works
+    ]
+
+
+def choose(option: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The names that an option asks for, in the order of the study.
+
+    >>> choose("models", ["b", "a"], ["a", "b", "c"])
+    ('a', 'b')
+    """
+    wanted = tuple(wanted)
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"--{option} {name}: unknown; give some of {', '.join(known)}")
+    return tuple(name for name in known if name in wanted)

@@ -1,0 +1,53 @@
+"""A paired study as data: what it measures, what it claims, and how one piece of it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from mahalens.studies.claims import Claim
+from mahalens.studies.figure import Figure
+from mahalens.studies.metric import Metric
+from mahalens.studies.paired.config import Job, PairedConfig
+from mahalens.studies.paired.measures import Measures
+
+C = TypeVar("C", bound=PairedConfig)
+
+
+def nothing_published(metric: str, model: str, part: str) -> Figure | None:
+    """For studies of proposals that nobody has tested."""
+    del metric, model, part
+    return None
+
+
+@dataclass(frozen=True)
+class PairedStudy(Generic[C]):
+    """All that tells one paired study from another.
+
+    Args:
+        name: as in ``mahalens run NAME``, and the package below ``mahalens.studies``.
+        config: the type of its options.
+        metrics: the columns of ``trials.csv``, by name.
+        check: loads what a run needs and raises :class:`~mahalens.errors.InputError` for what is
+            not there or does not fit, before anything is written. Returns facts for the summary.
+        jobs: all work, cut into pieces of a minute or so.
+        measure: computes one piece, in any process, from the options and the job alone: trial i
+            must not depend on the number of trials, nor on what was computed before. Gives the
+            measures of each model that the work is about.
+        pairs: which models are tested against each other on every data set.
+        tested: the metrics in which they are.
+        claims: what the run is to decide.
+        published: the published figure for a metric, a model and a data set.
+    """
+
+    name: str
+    config: type[C]
+    metrics: Mapping[str, Metric]
+    check: Callable[[C], Mapping[str, Any]]
+    jobs: Callable[[C], Sequence[Job]]
+    measure: Callable[[C, Job], Mapping[str, Measures]]
+    pairs: Callable[[C], Sequence[tuple[str, str]]]
+    tested: tuple[str, ...]
+    claims: Callable[[C], Sequence[Claim]]
+    published: Callable[[str, str, str], Figure | None] = nothing_published
