@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mahalens.cli.kinds import FOLDER
-from mahalens.data.catalogue import PUBLISHED, SETS
+from mahalens.data.catalogue import PUBLISHED, SETS, TABLES
 from mahalens.errors import InputError
 
 ALL = "all"
@@ -70,7 +70,7 @@ def list_() -> None:
     """List the data sets: what each is, and where it is or how to get it."""
     from mahalens.data.places import home_of
 
-    for name, text in SETS.items():
+    for name, text in {**SETS, **TABLES}.items():
         click.echo(f"{name}: {text}")
         click.echo(f"  {_whereabouts(name)}")
     click.echo(f"Fetched sets are kept in {home_of(ALL).parent}; set MAHALENS_DATA to move it.")
@@ -79,7 +79,7 @@ def list_() -> None:
 
 def _whereabouts(name: str) -> str:
     """Where a set is, with its size, or how to get it."""
-    if name == "digits":
+    if name == "digits" or name in TABLES:
         if find_spec("sklearn") is not None:
             return "here, with scikit-learn"
         return "not here; get it with: pip install scikit-learn"

@@ -143,7 +143,7 @@ def _dim_of(gaussian: Path) -> int:
         return load_gaussian(gaussian).dim
 
 
-def carry_on(folder: RunFolder, *, quiet: bool, **where: str) -> None:
+def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
     """Finish the run, ``where`` it is to be computed, make its report and say what came out."""
     from mahalens.console import Display, catch_interrupts
     from mahalens.report import build_report

@@ -17,6 +17,11 @@ SETS = {
     "cifar10": "CIFAR-10: 32 x 32 colour images of 10 kinds of animals and vehicles, 50,000 to "
     "train and 10,000 to test",
 }
+TABLES = {
+    "iris": "4 measures of 150 flowers of 3 kinds, inside scikit-learn",
+    "wine": "13 measures of 178 wines of 3 growers, inside scikit-learn",
+    "breast-cancer": "30 measures of 569 tumours, benign or not, inside scikit-learn",
+}
 
 # Which samples of a set to take, and what its pixels become, for :mod:`mahalens.data.samples`.
 SPLITS = ("test", "train", "all")

@@ -11,6 +11,7 @@ import torch
 from mahalens.data.catalogue import (
     PUBLISHED,
     SETS,
+    TABLES,
     TEST_IMAGES,
     TEST_LABELS,
     TRAIN_IMAGES,
@@ -25,8 +26,8 @@ __all__ = ["DIGITS_TEST", "LabelledData", "load_set"]
 
 DIGITS_TEST = 360  # the last fifth, in scikit-learn's order
 WANTED = (
-    f"one of {', '.join(SETS)}, or a folder with four IDX files, {TRAIN_IMAGES} and so on, or "
-    f"with the batches of CIFAR-10, or an .npz or .safetensors file with x and y"
+    f"one of {', '.join((*SETS, *TABLES))}, or a folder with four IDX files, {TRAIN_IMAGES} and "
+    f"so on, or with the batches of CIFAR-10, or an .npz or .safetensors file with x and y"
 )
 
 
@@ -38,7 +39,8 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
     ones, as ``mahalens data fetch`` brings them; they are looked for in ``$MAHALENS_DATA``
     (``<name>``, then torchvision's ``MNIST/raw``, ``FashionMNIST/raw`` or
     ``cifar-10-batches-py``) or else in the user's cache folder, and then, for Fashion-MNIST, in
-    Debian's package.
+    Debian's package. The tables ``"iris"``, ``"wine"`` and ``"breast-cancer"``
+    (:data:`mahalens.data.catalogue.TABLES`) come with scikit-learn, as the digits do.
 
     Any other text, and every ``Path``, is one of
 
@@ -56,6 +58,10 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
     """
     if isinstance(name, str) and name in SETS:
         return _named(name)
+    if isinstance(name, str) and name in TABLES:
+        from mahalens.data.tables import load_table
+
+        return load_table(name)
     path = Path(name)
     try:
         is_folder, is_there = path.is_dir(), path.exists()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 
@@ -42,6 +43,11 @@ class PairedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             for name in names:
                 if list(names).count(name) > 1:
                     raise InputError(f"--{option}: {name!r} is given twice; give it once")
+
+    @classmethod
+    def with_defaults(cls, **given: Any) -> Self:
+        """Fill in what is not given; a study has its own."""
+        return cls(**given)
 
     def deviations(self) -> list[str]:
         """What differs from the full protocol, one sentence each; none means the full one."""

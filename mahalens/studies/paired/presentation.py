@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+
+PAIRED = ("init", "heads", "activations", "transfer", "hybrid")
+"""The studies of this form."""
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,18 @@ class Presentation:
     axis: str = "accuracy"
     markers: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
+
+
+def presentation_of(study: str) -> Presentation | None:
+    """How a paired study is shown; None for any other."""
+    if study not in PAIRED:
+        return None
+    package = f"mahalens.studies.{study}"
+    try:
+        module = import_module(f"{package}.presentation")
+    except ModuleNotFoundError as error:
+        if error.name in (package, f"{package}.presentation"):
+            return None
+        raise
+    shown: Presentation = module.PRESENTATION
+    return shown

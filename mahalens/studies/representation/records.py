@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from torch import Tensor
 
 from mahalens.stats import compare_family
 from mahalens.studies.claims import judge
+from mahalens.studies.comparison_lines import flat
 from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import (
     COMPARISONS,
@@ -138,20 +138,6 @@ def _compare(trained: list[Trained], problem: Problem) -> list[dict[str, Any]]:
         found = compare_family(values, pairs)
         lines += [{"family": family, "metric": "test_accuracy"} | flat(result) for result in found]
     return lines
-
-
-def flat(result: msgspec.Struct) -> dict[str, Any]:
-    """A comparison as one line of a table: nested parts and intervals spread out."""
-    line: dict[str, Any] = {}
-    for name, value in msgspec.structs.asdict(result).items():
-        if isinstance(value, msgspec.Struct):
-            line |= flat(value)
-        elif name.endswith("ci95") or isinstance(value, tuple):
-            low, high = value if value is not None else (None, None)
-            line |= {f"{name}_low": low, f"{name}_high": high}
-        else:
-            line[name] = value
-    return line
 
 
 def _trial_rows(trained: list[Trained]) -> list[list[Any]]:

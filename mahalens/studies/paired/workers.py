@@ -1,0 +1,127 @@
+"""Computes jobs in several processes, one thread each, and keeps the result of each in a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mahalens.errors import InputError, Interrupted
+from mahalens.files import write_file
+from mahalens.studies.folder import CHECKPOINTS
+from mahalens.studies.paired.config import Job
+
+Stop = Callable[[], bool]
+_LOOK = 0.5  # seconds between looks at whether to stop
+
+
+def result_file(job: Job) -> str:
+    """Where the result of a job is kept until the run is complete, in its folder."""
+    return f"{CHECKPOINTS}/{job.name}.safetensors"
+
+
+def cores() -> int:
+    """How many processes can compute at once on this machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None:
+    """Compute a job and write its result, all at once: a job that is stopped leaves nothing."""
+    from safetensors.torch import save
+
+    from mahalens.studies.paired.measures import pack
+    from mahalens.studies.running import one_thread
+
+    known = import_module(f"mahalens.studies.{study}.run").STUDY
+    with one_thread():
+        found = known.measure(msgspec.convert(options, known.config), job)
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in pack(found).items()}
+    write_file(folder / result_file(job), save(ready))
+
+
+def compute_all(
+    study: str,
+    options: dict[str, Any],
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int,
+    should_stop: Stop | None,
+) -> Iterator[Job]:
+    """Compute jobs and give each when it is done; with one worker, in this process.
+
+    The numbers do not depend on how many workers there are.
+    """
+    if workers == 1 or len(jobs) == 1:
+        for job in jobs:
+            _look(should_stop)
+            compute(study, options, job, folder)
+            yield job
+        return
+    yield from _in_processes(study, options, jobs, folder, workers, should_stop)
+
+
+def _in_processes(
+    study: str,
+    options: dict[str, Any],
+    jobs: Sequence[Job],
+    folder: Path,
+    workers: int,
+    should_stop: Stop | None,
+) -> Iterator[Job]:
+    # Its processes are new ones: a forked copy of one that has used OpenMP may hang.
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(
+        max_workers=min(workers, len(jobs)), initializer=_begin, initargs=(os.getpid(),)
+    )
+    try:
+        waiting: dict[Future[None], Job] = {
+            pool.submit(compute, study, options, job, folder): job for job in jobs
+        }
+        while waiting:
+            _look(should_stop)
+            done, _ = wait(waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
+            for future in done:
+                job = waiting.pop(future)
+                future.result()
+                yield job
+    finally:
+        # Also when somebody stops: what was under way is computed again when the run goes on.
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+def _begin(parent: int) -> None:
+    """Prepare a worker: Ctrl-C is for the process that leads it, and it does not outlive that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _look(should_stop: Stop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise Interrupted("stopped by the user")
+
+
+def check_workers(workers: int | None) -> int:
+    """The number of processes that an option asks for; one for each core if it does not say."""
+    if workers is None:
+        return cores()
+    if not 1 <= workers <= 1_000:
+        raise InputError(f"--workers {workers}: give a whole number from 1 to 1000")
+    return workers
