@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from mahalens.errors import InputError, Interrupted
 from mahalens.studies.ellipsoids.config import METHODS, EllipsoidConfig
 from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
 from mahalens.studies.gaussian.config import DTYPES, MODELS, SOLVERS, GaussianConfig
+from mahalens.studies.paired.presentation import PAIRED
 from mahalens.studies.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--resume", type=FOLDER, metavar="DIR", help="Go on with the run in DIR.")
 @click.option("--engine", metavar="local|dask", help="With --resume: where the rest is computed.")
 @click.option("--scheduler", metavar="ADDRESS", help="With --resume and dask: its scheduler.")
+@click.option("--workers", type=int, help="With --resume: processes to compute in.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 @click.pass_context
 def run(
@@ -33,12 +36,13 @@ def run(
     resume: Path | None,
     engine: str | None,
     scheduler: str | None,
+    workers: int | None,
     quiet: bool,
 ) -> None:
     """Run a study, or go on with one: run STUDY --out DIR, run --resume DIR."""
     ctx.obj = quiet  # so that "run --quiet STUDY" and "run STUDY --quiet" are the same
-    given = {"engine": engine, "scheduler": scheduler}
-    where = {name: value for name, value in given.items() if value is not None}
+    given = {"engine": engine, "scheduler": scheduler, "workers": workers}
+    where: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if resume is None:
         if where:
             raise InputError(
@@ -54,12 +58,22 @@ def run(
     with RunFolder.open(resume) as folder:
         if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
-        if where and folder.config.study != "representation":
-            raise InputError(
-                f"--{next(iter(where))}: {resume} holds a run of {folder.config.study}, and only "
-                "representation has engines; leave it out"
-            )
+        _check_where(folder, where)
         carry_on(folder, quiet=quiet, **where)
+
+
+def _check_where(folder: RunFolder, where: Iterable[str]) -> None:
+    """Refuse to compute a run in a way that its study does not know."""
+    study = folder.config.study
+    known: dict[str, tuple[str, ...]] = {"representation": ("engine", "scheduler")}
+    known |= dict.fromkeys(PAIRED, ("workers",))
+    for name in where:
+        if name not in known.get(study, ()):
+            able = ", ".join(one for one, ways in known.items() if name in ways)
+            raise InputError(
+                f"--{name}: {folder.path} holds a run of {study}, which has no such choice (only "
+                f"{able}); leave it out"
+            )
 
 
 @run.command()

@@ -38,6 +38,7 @@ def cores() -> int:
 
 def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None:
     """Compute a job and write its result, all at once: a job that is stopped leaves nothing."""
+    import torch
     from safetensors.torch import save
 
     from mahalens.studies.paired.measures import pack
@@ -46,7 +47,9 @@ def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None
     known = import_module(f"mahalens.studies.{study}.run").STUDY
     with one_thread():
         found = known.measure(msgspec.convert(options, known.config), job)
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in pack(found).items()}
+    # Copies, as measures may be views of one another.
+    form = {"memory_format": torch.contiguous_format}
+    ready = {name: tensor.detach().cpu().clone(**form) for name, tensor in pack(found).items()}
     write_file(folder / result_file(job), save(ready))
 
 
