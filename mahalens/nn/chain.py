@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 ELEMENTWISE = ("Abs", "ReLU", "Sigmoid", "Neg", "GELU", "SiLU", "Tanh")
 """Layers that act on each unit alone."""
 
+MIXED = "AbsReLU"
+"""The layer whose units differ: the first are absolute values, the others ReLUs."""
+
 PARAMETRISED = ("Linear", "OffsetL2", "PointSlope")
 """Layers with units and parameters of their own."""
 
@@ -26,23 +29,27 @@ _OPTIONS = {"Linear": ", bias=False", "OffsetL2": ", variant=published-code", "P
 _LINEAR = re.compile(r"Linear\(\s*(\d+)\s*(?:,\s*bias\s*=\s*(True|False)\s*)?\)")
 _OFFSET_L2 = re.compile(r"OffsetL2\(\s*(\d+)\s*(?:,\s*variant\s*=\s*([\w-]+)\s*)?\)")
 _POINT_SLOPE = re.compile(r"PointSlope\(\s*(\d+)\s*\)")
+_ABS_RELU = re.compile(r"AbsReLU\(\s*absolute\s*=\s*(\d+)\s*\)")
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
 
 class Layer(msgspec.Struct, frozen=True):
     """One link of a chain: a layer with units (``PARAMETRISED``), an activation, or ``Norm``.
 
-    ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``.
+    ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``, and ``absolute`` says how
+    many units of an ``AbsReLU`` are absolute values.
     """
 
     kind: str
     units: int | None = None
     bias: bool = True
     variant: str = "paper"
+    absolute: int | None = None
 
     def __str__(self) -> str:
         if self.units is None:
-            return self.kind
+            marked = "" if self.absolute is None else f"(absolute={self.absolute})"
+            return f"{self.kind}{marked}"
         bias = "" if self.bias else ", bias=False"
         variant = "" if self.variant == "paper" else f", variant={self.variant}"
         return f"{self.kind}({self.units}{bias}{variant})"
@@ -73,11 +80,16 @@ class Chain(msgspec.Struct, frozen=True):
         for place, layer in enumerate(self.layers):
             if fault := _fault(layer):
                 raise InputError(f"layer {place}: {fault}")
-            if normed and layer.kind in PARAMETRISED:
+            if normed and layer.kind in (*PARAMETRISED, MIXED):
                 raise InputError(f"layer {place}: {layer.kind} after Norm, which leaves no units")
             if normed and layer.kind == "Norm":
                 raise InputError(f"layer {place}: a second Norm; the first left no units")
             normed = normed or layer.kind == "Norm"
+        for place, (layer, width) in enumerate(zip(self.layers, self.widths, strict=True)):
+            if layer.absolute is not None and layer.absolute > width:
+                raise InputError(
+                    f"layer {place}: {layer} on {width} units; give at most {width} absolute ones"
+                )
 
     @classmethod
     def parse(cls, text: str, *, inputs: int) -> Chain:
@@ -149,12 +161,16 @@ class Chain(msgspec.Struct, frozen=True):
         from torch import nn
 
         from mahalens.nn.layers import WITHOUT_PARAMETERS
+        from mahalens.nn.mixed import AbsReLU, first_units
         from mahalens.nn.offset_l2 import OffsetL2
         from mahalens.nn.point_slope import PointSlope
 
         modules: list[nn.Module] = []
         for layer, width in zip(self.layers, self.widths, strict=True):
-            if layer.units is None:
+            module: nn.Module
+            if layer.absolute is not None:
+                module = AbsReLU(first_units(layer.absolute, width), device=device)
+            elif layer.units is None:
                 module = WITHOUT_PARAMETERS[layer.kind]()
             elif layer.kind == "Linear":
                 module = nn.Linear(width, layer.units, layer.bias, device=device, dtype=dtype)
@@ -182,6 +198,10 @@ def _read(part: str) -> Layer:
         return Layer("OffsetL2", int(match[1]), variant=match[2] or "paper")
     if match := _POINT_SLOPE.fullmatch(part):
         return Layer("PointSlope", int(match[1]))
+    if match := _ABS_RELU.fullmatch(part):
+        return Layer(MIXED, absolute=int(match[1]))
+    if part.startswith(MIXED):
+        raise InputError(f"cannot read {part!r}; write {MIXED}(absolute=4) for 4 Abs units")
     for kind, option in _OPTIONS.items():
         if part.startswith(kind):
             other = f" or {kind}(4{option})" if option else ""
@@ -192,11 +212,16 @@ def _read(part: str) -> Layer:
 def _fault(layer: Layer) -> str | None:
     """What is wrong with a layer wherever it stands."""
     kind, variant = layer.kind, layer.variant
-    if kind not in (*PARAMETRISED, *ELEMENTWISE, "Norm"):
-        known = ", ".join((*(f"{name}(units)" for name in PARAMETRISED), *ELEMENTWISE, "Norm"))
+    if kind not in (*PARAMETRISED, *ELEMENTWISE, MIXED, "Norm"):
+        named = (*(f"{name}(units)" for name in PARAMETRISED), *ELEMENTWISE)
+        known = ", ".join((*named, f"{MIXED}(absolute=units)", "Norm"))
         return f"unknown layer {kind!r}; known: {known}"
+    if kind == MIXED and (layer.absolute is None or layer.absolute < 0):
+        return f"{kind} needs absolute, the number of its Abs units, 0 or more"
+    if kind != MIXED and layer.absolute is not None:
+        return f"{kind} takes no absolute units; only {MIXED} does"
     if kind not in PARAMETRISED:
-        plain = layer == Layer(kind)
+        plain = layer == Layer(kind, absolute=layer.absolute)
         return None if plain else f"{kind} takes no units, bias or variant of its own"
     if layer.units is None or layer.units < 1:
         return f"{kind} needs at least 1 unit"

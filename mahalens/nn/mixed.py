@@ -67,3 +67,12 @@ class AbsReLU(nn.Module):
         """How many units are of which kind."""
         marked = int(self.absolute.sum())
         return f"absolute={marked}, relu={len(self.absolute) - marked}, dim={self.dim}"
+
+
+def first_units(absolute: int, units: int) -> Tensor:
+    """The mask of a layer whose first units are absolute values, ``[K]`` bool.
+
+    >>> first_units(1, 3)
+    tensor([ True, False, False])
+    """
+    return torch.arange(units) < absolute

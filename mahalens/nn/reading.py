@@ -6,13 +6,14 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError
-from mahalens.nn.chain import PARAMETRISED, Chain, Layer
+from mahalens.nn.chain import MIXED, PARAMETRISED, Chain, Layer
 from mahalens.nn.layers import WITHOUT_PARAMETERS
+from mahalens.nn.mixed import AbsReLU, first_units
 from mahalens.nn.offset_l2 import OffsetL2
 from mahalens.nn.point_slope import PointSlope
 
 _KINDS = {made: kind for kind, made in WITHOUT_PARAMETERS.items()}
-_KNOWN = ", ".join((*PARAMETRISED, *WITHOUT_PARAMETERS))
+_KNOWN = ", ".join((*PARAMETRISED, *WITHOUT_PARAMETERS, MIXED))
 _WITH_UNITS = ", ".join(PARAMETRISED)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -78,6 +79,17 @@ def _read_layer(part: nn.Module, name: str) -> tuple[Layer, int | None]:
         _refuse_parameters(part, name, {"weight", "point"})
         units, width = part.weight.shape
         return Layer("PointSlope", units), width
+    if type(part) is AbsReLU:
+        _refuse_parameters(part, name, set())
+        if part.absolute.is_meta:
+            raise InputError(f"{name} is on the device meta, without a mask; build it elsewhere")
+        units, marked = len(part.absolute), int(part.absolute.sum())
+        if part.dim != -1 or part.absolute.tolist() != first_units(marked, units).tolist():
+            raise InputError(
+                f"{name} cannot be part of a chain, in which the first units are the absolute "
+                "ones, along the last axis"
+            )
+        return Layer(MIXED, absolute=marked), units
     if type(part) not in _KINDS:
         raise InputError(f"{name} cannot be part of a chain; known: {_KNOWN}")
     if type(part) is nn.GELU and part.approximate != "none":

@@ -46,6 +46,24 @@ class ReLURule:
         return grad.masked_fill_(self.y <= 0, 0)
 
 
+class AbsReLURule:
+    """``|x|`` for the first ``absolute`` units, ``max(x, 0)`` for the others."""
+
+    def __init__(self, absolute: int) -> None:
+        self.absolute = absolute
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        self.x = x
+        y = x.relu()
+        y[:, : self.absolute] = x[:, : self.absolute].abs()
+        return y
+
+    def backward(self, grad: Tensor) -> Tensor:  # noqa: D102
+        grad[:, : self.absolute].mul_(self.x[:, : self.absolute].sign())
+        grad[:, self.absolute :].masked_fill_(self.x[:, self.absolute :] <= 0, 0)
+        return grad
+
+
 class SigmoidRule:
     """``1 / (1 + exp(-x))``."""
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mahalens.errors import InputError
 from mahalens.init.model import initialise
 from mahalens.nn.chain import Chain
+from mahalens.nn.mixed import first_units
 from mahalens.train.layout import parameter_count, parameter_shapes, parts
 from mahalens.train.losses import SquaredError
 from mahalens.train.passes import TorchEngine
@@ -148,6 +149,11 @@ class TrialStack:
             return module
         # Built without numbers: drawing starting weights would move the random state.
         module = self.model.build(dtype=self.values.dtype, device="meta")
+        layers = zip(self.model.layers, self.model.widths, strict=True)
+        for place, (layer, width) in enumerate(layers):
+            if layer.absolute is not None:
+                mask = first_units(layer.absolute, width)
+                own[f"{place}.absolute"] = mask.to(self.values.device)
         module.load_state_dict(own, assign=True)
         return module
 
@@ -244,14 +250,20 @@ def _check_layers(chain: Chain, modules: Sequence[nn.Module]) -> None:
         return [(type(part).__name__, getattr(part, "variant", "")) for part in module]
 
     wanted = kinds(chain.build(device="meta"))
+    marked = [layer.absolute for layer in chain.layers]
     for trial, module in enumerate(modules):
         if not isinstance(module, nn.Sequential):
             continue
         if kinds(module) == wanted:
             try:
-                Chain.from_module(module)
+                read = Chain.from_module(module)
             except InputError as error:
                 raise InputError(f"trial {trial}: {error}") from None
+            if [layer.absolute for layer in read.layers] != marked:
+                raise InputError(
+                    f"trial {trial}: a module of {read} for the chain {chain}; "
+                    "stack modules of one architecture"
+                )
         else:
             got = ", ".join(kind for kind, _ in kinds(module))
             raise InputError(

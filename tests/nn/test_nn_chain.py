@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mahalens.errors import InputError
-from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
+from mahalens.nn import Abs, AbsReLU, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
 from mahalens.nn.chain import ELEMENTWISE
 from mahalens.nn.layers import WITHOUT_PARAMETERS
 
@@ -35,7 +35,23 @@ def chains(draw):
     layers = draw(st.lists(linear | offset_l2 | point_slope | elementwise, min_size=1, max_size=6))
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(elementwise, max_size=2))]
-    return Chain(draw(st.integers(1, 5)), tuple(layers))
+    return with_mixed(draw, Chain(draw(st.integers(1, 5)), tuple(layers)))
+
+
+def with_mixed(draw, chain):
+    """The chain with one layer more, if it wants one: an AbsReLU as wide as its place."""
+    if not draw(st.booleans()) or chain.layers[0].kind == "Norm":
+        return chain
+    place = draw(st.integers(0, next(_ends(chain))))
+    width = (*chain.widths, chain.outputs)[place]
+    added = Layer("AbsReLU", absolute=draw(st.integers(0, width)))
+    return Chain(chain.inputs, (*chain.layers[:place], added, *chain.layers[place:]))
+
+
+def _ends(chain):
+    """Up to where there are units."""
+    yield from (place for place, layer in enumerate(chain.layers) if layer.kind == "Norm")
+    yield len(chain.layers)
 
 
 class TestText:
@@ -81,13 +97,18 @@ class TestText:
         )
         assert Chain.parse("OffsetL2(8, variant=paper)", inputs=1).layers == chain.layers[:1]
 
+    def test_what_is_read_of_abs_relu(self):
+        chain = Chain.parse("Linear(8), AbsReLU(absolute=3)", inputs=3)
+        assert chain.layers[1] == Layer("AbsReLU", absolute=3)
+        assert chain.build()[1].absolute.tolist() == [True] * 3 + [False] * 5
+
     def test_json_of_before_there_were_variants(self):
         old = b'{"inputs":2,"layers":[{"kind":"Linear","units":4,"bias":false},{"kind":"Abs"}]}'
         wanted = Chain.parse("Linear(4, bias=False), Abs", inputs=2)
         assert msgspec.json.decode(old, type=Chain) == wanted
 
     def test_the_order_of_the_fields_of_a_layer(self):
-        assert Layer.__struct_fields__ == ("kind", "units", "bias", "variant")
+        assert Layer.__struct_fields__ == ("kind", "units", "bias", "variant", "absolute")
 
     @settings(deadline=None)
     @given(chains())
@@ -166,6 +187,10 @@ class TestBuild:
                 assert (made.inputs, made.units) == (width, layer.units)
                 assert made.weight.dtype == made.point.dtype == torch.float64
                 width = layer.units
+            elif layer.kind == "AbsReLU":
+                assert isinstance(made, AbsReLU)
+                marked = layer.absolute
+                assert made.absolute.tolist() == [True] * marked + [False] * (width - marked)
             else:
                 assert type(made) is KINDS[layer.kind]
         for batch in ((), (7,), (2, 3)):
@@ -225,7 +250,8 @@ class TestErrors:
             (
                 "Linear(4), Softmax",
                 r"layer 1: unknown layer 'Softmax'; known: Linear\(units\), OffsetL2\(units\), "
-                r"PointSlope\(units\), Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm",
+                r"PointSlope\(units\), Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, "
+                r"AbsReLU\(absolute=units\), Norm",
             ),
             ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
             ("Linear(4), Abs(3)", r"layer 1: unknown layer 'Abs\(3\)'"),
@@ -248,6 +274,13 @@ class TestErrors:
             (
                 "OffsetL2(4, variant=code)",
                 "layer 0: unknown variant 'code' of OffsetL2; known: paper, published-code",
+            ),
+            ("Norm, AbsReLU(absolute=1)", "layer 1: AbsReLU after Norm, which leaves no units"),
+            ("Linear(4), AbsReLU", r"cannot read 'AbsReLU'; write AbsReLU\(absolute=4\) for 4 Abs"),
+            ("Linear(4), AbsReLU(2)", r"cannot read 'AbsReLU\(2\)'; write AbsReLU\(absolute=4\)"),
+            (
+                "Linear(4), AbsReLU(absolute=5)",
+                r"layer 1: AbsReLU\(absolute=5\) on 4 units; give at most 4 absolute ones",
             ),
             ("", "the text of a chain is empty; write one such as 'Linear"),
             (" \n", "the text of a chain is empty; write one such as 'Linear"),
@@ -307,6 +340,20 @@ class TestErrors:
     def test_options_of_the_other_layer(self, layer, message):
         with pytest.raises(InputError, match=message):
             Chain(2, (Layer("Abs"), layer))
+
+    @pytest.mark.parametrize(
+        ("layer", "message"),
+        [
+            (Layer("AbsReLU"), "layer 0: AbsReLU needs absolute, the number of its Abs units"),
+            (Layer("AbsReLU", absolute=-1), "layer 0: AbsReLU needs absolute, the number of its"),
+            (Layer("AbsReLU", 2, absolute=1), "layer 0: AbsReLU takes no units, bias or variant"),
+            (Layer("ReLU", absolute=1), "layer 0: ReLU takes no absolute units; only AbsReLU does"),
+            (Layer("Linear", 4, absolute=1), "layer 0: Linear takes no absolute units; only AbsR"),
+        ],
+    )
+    def test_absolute_units(self, layer, message):
+        with pytest.raises(InputError, match=message):
+            Chain(2, (layer,))
 
     def test_errors_name_one_line(self):
         with pytest.raises(InputError) as caught:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from mahalens.errors import InputError
-from mahalens.nn import Abs, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
+from mahalens.nn import Abs, AbsReLU, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
 from mahalens.nn.chain import ELEMENTWISE
 
 linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
@@ -88,6 +88,13 @@ class TestWhatIsRead:
         module = nn.Sequential(nn.Linear(2, 3), relu, nn.Linear(3, 2), relu)
         assert str(Chain.from_module(module)) == "Linear(3), ReLU, Linear(2), ReLU"
 
+    @pytest.mark.parametrize("marked", [0, 1, 4])
+    def test_the_absolute_units_of_a_layer_that_mixes(self, marked):
+        chain = Chain.parse(f"Linear(4), AbsReLU(absolute={marked}), Linear(2)", inputs=3)
+        assert Chain.from_module(chain.build()) == chain
+        alone = nn.Sequential(AbsReLU([True] * marked + [False] * 2))
+        assert Chain.from_module(alone).inputs == marked + 2
+
     def test_other_devices_and_dtypes(self):
         chain = Chain.parse("Linear(4), Abs, OffsetL2(2)", inputs=3)
         assert Chain.from_module(chain.build(device="meta", dtype=torch.float64)) == chain
@@ -115,7 +122,7 @@ class TestLayersThatAreNoPartOfAChain:
         name = type(layer).__name__
         message = (
             f"^layer 2: {name} cannot be part of a chain; known: Linear, OffsetL2, PointSlope, "
-            "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm$"
+            "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm, AbsReLU$"
         )
         refused(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), layer), message)
 
@@ -126,6 +133,16 @@ class TestLayersThatAreNoPartOfAChain:
     def test_the_approximate_gelu(self):
         module = nn.Sequential(nn.Linear(2, 4), nn.GELU(approximate="tanh"))
         refused(module, r"^layer 1: GELU\(approximate='tanh'\) cannot be part .*; use nn.GELU\(\)$")
+
+    @pytest.mark.parametrize(
+        "layer", [AbsReLU([False, True, True, False]), AbsReLU([True] * 4, dim=-2)], ids=str
+    )
+    def test_other_absolute_units_than_the_first(self, layer):
+        refused(nn.Sequential(nn.Linear(2, 4), layer), "^layer 1: AbsReLU cannot .* the last axis$")
+
+    def test_absolute_units_without_numbers(self):
+        module = Chain.parse("Linear(4), AbsReLU(absolute=1)", inputs=2).build(device="meta")
+        refused(module, "^layer 1: AbsReLU is on the device meta, without a mask; build it")
 
     def test_widths_that_do_not_fit(self):
         module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(5, 3))

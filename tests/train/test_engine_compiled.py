@@ -12,7 +12,7 @@ from torch import nn
 
 from mahalens.errors import InputError
 from mahalens.nn import Chain, Layer
-from mahalens.nn.chain import ELEMENTWISE, VARIANTS
+from mahalens.nn.chain import ELEMENTWISE, MIXED, VARIANTS
 from mahalens.train import (
     SGD,
     Adam,
@@ -87,7 +87,19 @@ def chains(draw):
     layers += [draw(affine | distance | slope), *draw(st.lists(activation, max_size=1))]
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(activation, max_size=1))]
-    return Chain(draw(WIDTHS), tuple(layers))
+    return mixed_in(draw, Chain(draw(WIDTHS), tuple(layers)))
+
+
+def mixed_in(draw, chain):
+    """The chain with some of its ReLUs as layers that mix, as wide as they are there."""
+    normed = [layer.kind for layer in chain.layers].index("Norm") if chain.scalar else 99
+    layers = [
+        Layer(MIXED, absolute=draw(st.integers(0, width)))
+        if layer.kind in ("ReLU", "Abs") and place < normed and draw(st.booleans())
+        else layer
+        for place, (layer, width) in enumerate(zip(chain.layers, chain.widths, strict=True))
+    ]
+    return Chain(chain.inputs, tuple(layers))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mahalens.nn import Chain
-from mahalens.nn.chain import ELEMENTWISE, PARAMETRISED, VARIANTS
+from mahalens.nn.chain import ELEMENTWISE, MIXED, PARAMETRISED, VARIANTS
 from mahalens.train import SGD, Adam, Batches, CrossEntropy, MeanSquaredError, TrialStack, solve
 from mahalens.train.compiled import why_not
 
@@ -44,6 +44,13 @@ CHAINS = [  # inputs, layers
     (40, "PointSlope(3), Tanh, PointSlope(2)"),
     (5, "Linear(9, bias=False), GELU, PointSlope(4), Sigmoid"),
     (2, "Linear(3), PointSlope(17), Abs, PointSlope(3), Abs, Neg"),
+    (3, "Linear(5), AbsReLU(absolute=2), Norm"),
+    (17, "AbsReLU(absolute=9), Linear(4), AbsReLU(absolute=1), Linear(3), AbsReLU(absolute=2)"),
+    (1, "Linear(40), AbsReLU(absolute=13), Linear(2, bias=False)"),
+    (4, "Linear(7), AbsReLU(absolute=0), PointSlope(5), AbsReLU(absolute=5)"),
+    (5, "Linear(9), AbsReLU(absolute=8), OffsetL2(3), AbsReLU(absolute=2), Norm, Neg"),
+    (2, "PointSlope(19), AbsReLU(absolute=17), Linear(3)"),
+    (40, "Linear(6, bias=False), AbsReLU(absolute=3), Linear(2)"),
 ]
 # Samples, batch size, and samples in a block. A panel is 8 samples in float64, 16 in float32.
 SIZES = [(77, 32, None), (5, 2, None), (64, 64, 64), (1, 3, None), (90, 40, 16)]
@@ -193,7 +200,7 @@ def test_trials_at_once_equal_plain_loops(case, monkeypatch):
 def test_the_laws_cover_every_layer_and_every_pair_of_choices():
     """A layer that is added later fails here until there is a law for it."""
     kinds = {layer.kind for case in CASES for layer in case.chain.layers}
-    assert kinds == {*ELEMENTWISE, *PARAMETRISED, "Norm"}
+    assert kinds == {*ELEMENTWISE, *PARAMETRISED, MIXED, "Norm"}
 
     def choices(case):
         return (case.loss, case.optimiser, case.dtype, case.data, case.batched, case.sizes)
@@ -235,7 +242,7 @@ class TestWhereSlopesJump:
 
         return compare
 
-    @pytest.mark.parametrize("kind", ELEMENTWISE)
+    @pytest.mark.parametrize("kind", [*ELEMENTWISE, "AbsReLU(absolute=1)"])
     @pytest.mark.parametrize("layers", ["Linear(3), {}, Norm", "Linear(2), {}, Linear(2)"])
     def test_at_0(self, check, layers, kind):
         x = torch.arange(-10, 11, dtype=torch.float64)[:, None] / 10

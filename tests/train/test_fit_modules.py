@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mahalens.errors import InputError
-from mahalens.nn import Abs, Chain, OffsetL2
+from mahalens.nn import Abs, AbsReLU, Chain, OffsetL2
 from mahalens.train import Batches, Newton, Template, TrialStack, fit, stack
 
 TRIALS, SAMPLES, STEPS = 3, 23, 100
@@ -55,6 +55,14 @@ class Frozen(nn.Sequential):
         nn.init.orthogonal_(self[0].weight, generator=torch.Generator().manual_seed(0))
 
 
+class Mixed(nn.Sequential):
+    """A layer whose absolute units are not its first ones."""
+
+    def __init__(self):
+        mask = [False, True, True, False, True]
+        super().__init__(nn.Linear(16, 5), AbsReLU(mask), nn.Linear(5, 3))
+
+
 def make(kind, count=TRIALS, dtype=torch.float64):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -100,6 +108,7 @@ def plain_loop(module, x, y, loss, optimiser, batches, epochs, trial):
         (Residual, "mse", "adam", 10, False),
         (Frozen, "cross-entropy", "sgd", 10, True),
         (Frozen, "mse", "adam", None, False),
+        (Mixed, "cross-entropy", "adam", 10, True),
     ],
 )
 def test_trials_at_once_equal_plain_loops(kind, loss, optimiser, batch_size, own):
@@ -126,7 +135,7 @@ def test_trials_at_once_equal_plain_loops(kind, loss, optimiser, batch_size, own
 
 
 class TestStacking:
-    @pytest.mark.parametrize("kind", [ConvNet, Residual, Frozen])
+    @pytest.mark.parametrize("kind", [ConvNet, Residual, Frozen, Mixed])
     def test_and_taking_apart_again(self, kind):
         modules = make(kind)
         x = data("mse")[0]

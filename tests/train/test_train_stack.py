@@ -19,6 +19,7 @@ CHAINS = [
     "Abs, Linear(3), Sigmoid, Linear(1)",
     "Linear(4), Abs, PointSlope(3)",
     "PointSlope(3), OffsetL2(2), PointSlope(1)",
+    "AbsReLU(absolute=1), Linear(4), AbsReLU(absolute=0), Linear(3), AbsReLU(absolute=3)",
 ]
 
 
@@ -166,6 +167,13 @@ class TestForeignModules:
         module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
         with pytest.raises(InputError, match="trial 1: a module of Linear, ReLU for the chain"):
             TrialStack.from_modules(chain, [chain.build(), module])
+
+    def test_other_absolute_units(self):
+        chain, other = (
+            Chain.parse(f"Linear(4), AbsReLU(absolute={marked})", inputs=4) for marked in (1, 2)
+        )
+        with pytest.raises(InputError, match=r"trial 1: a module of Linear\(4\), AbsReLU\(abs.*=2"):
+            TrialStack.from_modules(chain, [chain.build(), other.build()])
 
     def test_mixed_dtypes(self):
         chain = Chain.parse("Linear(4), Abs, Norm", inputs=4)

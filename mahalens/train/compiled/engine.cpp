@@ -158,7 +158,7 @@ template <class real> struct Engine {
             count step = layer.inputs + layer.bias;
             const real *w = values + layer.offset, *start = layer.bias ? w + layer.inputs : starts[l];
             if (layer.kind >= ABS && layer.kind <= NEG) {
-                elementwise(layer.kind, layer.outputs * n, in, out);
+                activate(layer, n, in, out);
                 continue;
             }
             if (layer.kind == LINEAR && !start) memset(out, 0, layer.outputs * n * sizeof(real));
@@ -207,7 +207,7 @@ template <class real> struct Engine {
             const real *in = l ? outputs[l - 1] : x, *out = outputs[l];
             real *g = slope(l, place), *down = l > first ? slope(l - 1, place) : 0;
             if (layer.kind >= ABS && layer.kind <= NEG) {
-                elementwise_back(layer.kind, layer.outputs * n, in, out, g);
+                activate_back(layer, n, in, out, g);
                 continue;
             }
             if (affine(layer) && l) keep(inputs[l], place, n, layer.inputs, in);

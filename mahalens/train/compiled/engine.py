@@ -19,7 +19,7 @@ from mahalens.train.compiled.threads import spread
 from mahalens.train.layout import parameter_count, parts
 
 KINDS = (
-    *("Linear", "Abs", "ReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm"),
+    *("Linear", "Abs", "ReLU", "AbsReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm"),
     *("OffsetL2", "OffsetL2 by the published code", "PointSlope"),
 )
 """As the library numbers them."""
@@ -35,7 +35,9 @@ _WAVE = 8  # ranges worked on at a time, each with a gradient of its own
 
 
 class _Layer(Structure):
-    _fields_ = [(name, c_longlong) for name in ("kind", "inputs", "outputs", "offset", "bias")]
+    _fields_ = [
+        (name, c_longlong) for name in ("kind", "inputs", "outputs", "offset", "bias", "absolute")
+    ]
 
 
 class _Problem(Structure):
@@ -259,7 +261,8 @@ def _layers(chain: Chain) -> ctypes.Array[_Layer]:
         kind = KINDS.index(layer.kind) + (layer.variant == "published-code")
         outputs = 1 if layer.kind == "Norm" else layer.units or width
         has_bias = layer.kind == "Linear" and layer.bias
-        layers.append(_Layer(kind, width, outputs, offsets.get(place, 0), has_bias))
+        start, marked = offsets.get(place, 0), layer.absolute or 0
+        layers.append(_Layer(kind, width, outputs, start, has_bias, marked))
     return (_Layer * len(layers))(*layers)
 
 

@@ -4,11 +4,12 @@
 #include <cmath>
 #include <string.h>
 
-enum Kind { LINEAR, ABS, RELU, SIGMOID, GELU, SILU, TANH, NEG, NORM, OFFSET_L2, OFFSET_L2_CODE, POINT_SLOPE };
+enum Kind { LINEAR, ABS, RELU, ABS_RELU, SIGMOID, GELU, SILU, TANH, NEG, NORM, OFFSET_L2, OFFSET_L2_CODE, POINT_SLOPE };
 
-// One layer: its widths, and where its parameters begin in a trial's row of values.
+// One layer: its widths, where its parameters begin in a trial's row of values, and how many units of
+// an ABS_RELU are absolute values, from the first on.
 struct Layer {
-    count kind, inputs, outputs, offset, bias;
+    count kind, inputs, outputs, offset, bias, absolute;
 };
 
 // Whether a layer is a matrix product and a number per unit.
@@ -114,6 +115,29 @@ static void elementwise_back(count kind, count n, const real *__restrict x,
             g[i] *= normal_cdf(x[i])
                     + x[i] * (real)0.3989422804014327 * exp_((real)-0.5 * x[i] * x[i]);
         break;
+    }
+}
+
+// An elementwise layer on n samples, a whole number of panels [unit][PANEL]; all units alike but
+// those of ABS_RELU.
+template <class real> static void activate(const Layer &layer, count n, const real *x, real *y) {
+    const count all = layer.outputs * n, step = layer.outputs * Width<real>::panel;
+    const count some = layer.absolute * Width<real>::panel;
+    if (layer.kind != ABS_RELU) return elementwise(layer.kind, all, x, y);
+    for (count at = 0; at < all; at += step) {
+        elementwise(ABS, some, x + at, y + at);
+        elementwise(RELU, step - some, x + at + some, y + at + some);
+    }
+}
+
+template <class real>
+static void activate_back(const Layer &layer, count n, const real *x, const real *y, real *g) {
+    const count all = layer.outputs * n, step = layer.outputs * Width<real>::panel;
+    const count some = layer.absolute * Width<real>::panel;
+    if (layer.kind != ABS_RELU) return elementwise_back(layer.kind, all, x, y, g);
+    for (count at = 0; at < all; at += step) {
+        elementwise_back(ABS, some, x + at, y + at, g + at);
+        elementwise_back(RELU, step - some, x + at + some, y + at + some, g + at + some);
     }
 }
 
