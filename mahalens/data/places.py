@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-from mahalens.data.catalogue import CIFAR_FILES, FILES, PUBLISHED
+from mahalens.data.catalogue import CIFAR_FILES, FILES, PUBLISHED, InstalledPackage
+from mahalens.data.problems import GROUP, PROBLEMS
 from mahalens.errors import InputError
 
 DPKG_SECONDS = 10.0  # a package manager that hangs must not stop a study
@@ -34,18 +36,56 @@ def find_set(name: str) -> dict[str, Path]:
             return set_files_in(name, folder)
         except InputError as error:
             tried.append(str(error))
-    published = PUBLISHED[name]
+    raise _not_here(name, name, tried)
+
+
+def find_problem(name: str) -> dict[str, Path]:
+    """The files of a named set of sequences, for training and for testing, likewise.
+
+    The sets are fetched together, and any place that has the two files will do.
+    """
+    tried = []
+    for folder in _places(GROUP):
+        try:
+            return series_files_in(folder, PROBLEMS[name].files)
+        except InputError as error:
+            tried.append(str(error))
+    raise _not_here(name, GROUP, tried)
+
+
+def _not_here(name: str, group: str, tried: list[str]) -> InputError:
+    published = PUBLISHED[group]
     if published.debian_package is not None:
         tried.append(f"Debian's package {published.debian_package}")
-    raise InputError(
+    if published.installed is not None:
+        tried.append(f"the Python package {published.installed.package}")
+    return InputError(
         f"{name} is not on this machine; looked at {'; '.join(tried)}. To get it, run "
-        f"`mahalens data fetch {name}`, or put its files in {home_of(name)}"
+        f"`mahalens data fetch {group}`, or put its files in {home_of(group)}"
     )
 
 
 def set_files_in(name: str, folder: Path) -> dict[str, Path]:
     """The files of a named set in a folder, in whatever layout the set is published."""
+    if name == GROUP:
+        return series_files_in(folder, PUBLISHED[GROUP].files)
     return cifar_files_in(folder) if name == "cifar10" else files_in(folder)
+
+
+def series_files_in(folder: Path, files: Iterable[str]) -> dict[str, Path]:
+    """These files of series in a folder, or each in the folder of its problem below it."""
+    present = _names_in(folder)
+    folders = {file: problem.folder for problem in PROBLEMS.values() for file in problem.files}
+    found, missing = {}, []
+    for file in files:
+        below = folder / folders.get(file, ".") / file
+        if file in present or below.is_file():
+            found[file] = folder / file if file in present else below
+        else:
+            missing.append(file)
+    if missing:
+        raise InputError(f"{folder}: has no {', no '.join(missing)}")
+    return found
 
 
 def files_in(folder: Path) -> dict[str, Path]:
@@ -107,6 +147,17 @@ def debian_folders(package: str) -> list[Path]:
     return list(dict.fromkeys(path.parent for path in paths if path.name in wanted))
 
 
+def installed_folder(source: InstalledPackage) -> Path | None:
+    """The folder of an installed Python package that has the files; it is not imported."""
+    try:
+        spec = find_spec(source.package)
+    except (ImportError, ValueError):  # half installed
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / source.below
+
+
 def _names_in(folder: Path) -> set[str]:
     try:
         with os.scandir(folder) as entries:
@@ -126,10 +177,14 @@ def _places(name: str) -> Iterator[Path]:
     published = PUBLISHED[name]
     root = _chosen_root()
     if root is not None:
-        for folder in published.below_root:
-            yield root / folder
+        for below in published.below_root:
+            yield root / below
     if published.debian_package is not None:
         yield from debian_folders(published.debian_package)
+    if published.installed is not None:
+        folder = installed_folder(published.installed)
+        if folder is not None:
+            yield folder
 
 
 def _chosen_root() -> Path | None:

@@ -20,14 +20,16 @@ from mahalens.data.catalogue import (
 from mahalens.data.idx import read_idx
 from mahalens.data.labelled import LabelledData
 from mahalens.data.places import cifar_files_in, files_in, find_set
+from mahalens.data.problems import SEQUENCES
 from mahalens.errors import InputError
 
 __all__ = ["DIGITS_TEST", "LabelledData", "load_set"]
 
 DIGITS_TEST = 360  # the last fifth, in scikit-learn's order
 WANTED = (
-    f"one of {', '.join((*SETS, *TABLES))}, or a folder with four IDX files, {TRAIN_IMAGES} and "
-    f"so on, or with the batches of CIFAR-10, or an .npz or .safetensors file with x and y"
+    f"one of {', '.join((*SETS, *TABLES, *SEQUENCES))}, or a folder with four IDX files, "
+    f"{TRAIN_IMAGES} and so on, or with the batches of CIFAR-10, or an .npz or .safetensors file "
+    f"with x and y, or a file of series ending in _TRAIN.ts"
 )
 
 
@@ -42,13 +44,17 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
     Debian's package. The tables ``"iris"``, ``"wine"`` and ``"breast-cancer"``
     (:data:`mahalens.data.catalogue.TABLES`) come with scikit-learn, as the digits do.
 
+    Sequences such as ``"gunpoint"`` (:data:`mahalens.data.problems.SEQUENCES`) are flattened,
+    channel after channel; their files come with ``mahalens data fetch sequences``.
+
     Any other text, and every ``Path``, is one of
 
     - a folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
       ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or gzipped;
     - a folder with the batches of CIFAR-10, binary or python;
     - an ``.npz`` or ``.safetensors`` file with ``x`` [N, ...] and ``y`` [N], and perhaps
-      ``test_x`` and ``test_y`` (:func:`mahalens.data.user_files.load_file`).
+      ``test_x`` and ``test_y`` (:func:`mahalens.data.user_files.load_file`);
+    - a file of series ``X_TRAIN.ts`` with ``X_TEST.ts`` beside it.
 
     These are taken as they are. Nothing is downloaded: when a set is missing, the error says how
     to get it. Nothing that a file holds is run.
@@ -62,6 +68,10 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
         from mahalens.data.tables import load_table
 
         return load_table(name)
+    if isinstance(name, str) and name in SEQUENCES:
+        from mahalens.data.series import load_sequences
+
+        return load_sequences(name)
     path = Path(name)
     try:
         is_folder, is_there = path.is_dir(), path.exists()
@@ -72,6 +82,10 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
         return _folder(path)
     if not is_there:
         raise InputError(f"{path}: there is no such set, folder or file; wanted {WANTED}")
+    if path.suffix.lower() == ".ts":
+        from mahalens.data.series import load_sequences
+
+        return load_sequences(path)
     from mahalens.data.user_files import KINDS, load_file
 
     if path.suffix.lower() not in KINDS:

