@@ -80,7 +80,7 @@ def start(samples: int, inputs: int, units: int, clusters: int) -> dict[str, Wor
 
     def library() -> None:
         data = x.numpy()
-        labels = KMeans(clusters, n_init=1, random_state=0).fit_predict(data)
+        labels = KMeans(clusters, n_init=3, random_state=0).fit_predict(data)
         rows: list[Any] = []
         for label in range(clusters):
             own = data[labels == label]
