@@ -17,7 +17,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mahalens.data import LabelledData, catalogue, load_set, places
+from mahalens.data import LabelledData, catalogue, load_set, places, problems
 from mahalens.data.labelled import _shares
 from mahalens.errors import InputError
 
@@ -519,7 +519,8 @@ class TestCatalogue:
         for description in catalogue.SETS.values():
             assert "\n" not in description
         for name, published in catalogue.PUBLISHED.items():
-            assert set(published.sha256) == (set() if name == "cifar10" else set(USUAL))
+            wanted = {"cifar10": (), "sequences": problems.SHA256}.get(name, USUAL)
+            assert set(published.sha256) == set(wanted)
             assert set(published.md5) == (
                 set(catalogue.CIFAR_FILES) if name == "cifar10" else set()
             )
