@@ -8,75 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mahalens.report.networks import STUDIES as NETWORK_STUDIES
-from mahalens.report.networks import network_colour, network_label
-from mahalens.studies.representation.models import MODELS as NETWORKS
+from mahalens.report.views import view_of
 
-_MODEL_LABELS = {
-    "abs": "MD_Abs",
-    "relu": "MD_ReLU",
-    "sigmoid": "MD_Sigmoid",
-    "ground-truth": "Ground truth",
-    "elliptical": "Elliptical",
-    "full": "Full",
-    "diagonal": "Diagonal",
-    "spherical": "Spherical",
-    "qda": "QDA (scikit-learn)",
-}
-_ORDER = [model for model in _MODEL_LABELS if model != "qda"]  # rivals come last
-# Models that come in several sizes, such as pca-l2-64: the number follows the name.
-_FAMILY_LABELS = {
-    "pca-l2": "PCA-L2, {}",
-    "pca-l1": "PCA-L1, {}",
-    "remainder": "PCA-L2 + rest, {}",
-    "rank": "Rank {} + rest",
-    "truncated": "Rank {}, truncated",
-    "shared": "Shared basis, {}",
-    "clusters": "{} clusters a class",
-    "mixture": "Mixture of {} (scikit-learn)",
-}
-# Okabe and Ito's palette: told apart under every common form of colour blindness.
-_MODEL_COLOURS = {
-    "abs": "#0072B2",
-    "relu": "#D55E00",
-    "sigmoid": "#009E73",
-    "ground-truth": "#333333",
-    "elliptical": "#333333",
-    "full": "#333333",
-    "spherical": "#CC79A7",
-    "diagonal": "#E69F00",
-    "qda": "#8a6d00",
-    "pca-l2": "#0072B2",
-    "truncated": "#0072B2",
-    "pca-l1": "#D55E00",
-    "remainder": "#009E73",
-    "rank": "#009E73",
-    "shared": "#56B4E9",
-    "clusters": "#D55E00",
-    "mixture": "#8a6d00",
-}
 _SPARE_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 
 VERDICTS = ("fails", "holds", "not measured")  # in the order a reader needs them
 VERDICT_SYMBOLS = {"holds": "✓", "fails": "✗", "not measured": "?"}
-
-_REMARKS = {
-    "gaussian": "The published figures belong to another random draw of the Gaussian: compare "
-    "patterns and ranges, not digits.",
-    "ellipsoids": "Trials differ in the point that is sought and in where the search begins (with "
-    "data: in the samples fitted to); all methods share them, and the ellipsoids.",
-    "representation": "The published figures are those of all of MNIST. Source 003 says that its "
-    "images were normalised; the code it published ran on raw ones.",
-    "perturbation": "The published figures are those of all of MNIST. The paper perturbs the "
-    "hidden layer before its activation function; what the same does after it is measured beside "
-    "it.",
-}
-_PRIMARY = {
-    "gaussian": ("train_mse",),
-    "ellipsoids": ("final_error", "error_density"),
-    "representation": ("test_accuracy",),
-    "perturbation": ("train_accuracy",),
-}
 
 
 @dataclass(frozen=True)
@@ -95,6 +32,16 @@ class MetricView:
         """The label, and the unit in brackets unless there is none or the label says it."""
         said = self.unit.lower() in self.label.lower()
         return self.label if said else f"{self.label} ({self.unit})"
+
+    @property
+    def mid_sentence(self) -> str:
+        """The label as it stands in the middle of a sentence: abbreviations keep their capitals.
+
+        >>> MetricView("a", "Test accuracy").mid_sentence, MetricView("b", "AUROC").mid_sentence
+        ('test accuracy', 'AUROC')
+        """
+        plain = self.label[1:2].islower()
+        return self.label[:1].lower() + self.label[1:] if plain else self.label
 
     @property
     def direction(self) -> str:
@@ -150,17 +97,7 @@ def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 def models_in_order(names: Iterable[str], study: str = "") -> list[str]:
     """Model names in the order every table and figure of a study uses."""
-    return in_order(names, NETWORKS if study in NETWORK_STUDIES else _ORDER)
-
-
-def family(model: str) -> tuple[str, int | None]:
-    """The family of a model and its size, if it is one of several sizes.
-
-    >>> family("pca-l2-64"), family("abs")
-    (('pca-l2', 64), ('abs', None))
-    """
-    name, _, size = model.rpartition("-")
-    return (name, int(size)) if name in _FAMILY_LABELS and size.isdecimal() else (model, None)
+    return in_order(names, view_of(study).order)
 
 
 def model_label(model: str, study: str = "") -> str:
@@ -171,22 +108,12 @@ def model_label(model: str, study: str = "") -> str:
     >>> model_label("abs", "representation")
     'Abs'
     """
-    if study in NETWORK_STUDIES:
-        return network_label(model)
-    name, size = family(model)
-    if size is not None:
-        return _FAMILY_LABELS[name].format(size)
-    return _MODEL_LABELS.get(model, model)
+    return view_of(study).label(model)
 
 
 def model_colours(models: Iterable[str], study: str = "") -> dict[str, str]:
     """One fixed colour a model or family; others share what is left of the palette."""
-
-    def fixed(model: str) -> str | None:
-        if study in NETWORK_STUDIES:
-            return network_colour(model)
-        return _MODEL_COLOURS.get(family(model)[0])
-
+    fixed = view_of(study).colour
     ordered = models_in_order(models, study)
     unknown = [model for model in ordered if fixed(model) is None]
     spare = {m: _SPARE_COLOURS[i % len(_SPARE_COLOURS)] for i, m in enumerate(unknown)}
@@ -200,13 +127,13 @@ def primary_metric(study: str, metrics: Iterable[str]) -> str:
     'train_mse'
     """
     given = list(dict.fromkeys(metrics))
-    known = [name for name in _PRIMARY.get(study, ()) if name in given]
+    known = [name for name in view_of(study).primary if name in given]
     return (known or given or ["train_mse"])[0]
 
 
 def remark_on(study: str) -> str:
     """What a reader must know before comparing a study's figures with the published ones."""
-    return _REMARKS.get(study, "")
+    return view_of(study).remark
 
 
 def headline(verdicts: Iterable[str]) -> str:

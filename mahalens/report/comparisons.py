@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mahalens.report.networks import named_in_full, network_label
+from mahalens.report.catalogue import metric_view, metrics_of, model_label
+from mahalens.report.networks import named_in_full
 from mahalens.report.numbers import MISSING, interval, is_number, number
+from mahalens.report.views import view_of
 
 ALPHA = 0.05
-EXPLANATION = (
-    "Differences of test accuracy in points, first model minus second, over the shared trials, "
-    "with 95 % intervals. Holm's correction is made within each block. The test to lean on is the "
-    "paired t-test where the differences pass as normal, else Wilcoxon's signed-rank test; Welch's "
-    "test stands beside them because the code of source 003 ran an unpaired one."
+_PAIRED = (
+    "first model minus second, over the shared trials, with 95 % intervals. Holm's correction is "
+    "made within each block. The test to lean on is the paired t-test where the differences pass "
+    "as normal, else Wilcoxon's signed-rank test; Welch's test stands beside them because"
 )
 
 
@@ -37,21 +38,46 @@ class Pair:
     significant: bool
 
 
+def explanation(study: str) -> str:
+    """What the tests of a study are, and which of them to lean on."""
+    parts = view_of(study).parts
+    if parts is not None and parts.of_data:
+        return (
+            "Differences in the unit of the metric (points for percentages), "
+            f"{_PAIRED} it needs no pairs: where it sees less, the shared trials have helped."
+        )
+    return (
+        f"Differences of test accuracy in points, {_PAIRED} the code of source 003 ran an "
+        "unpaired one."
+    )
+
+
 def comparisons(summary: Mapping[str, Any]) -> dict[str, list[Pair]]:
     """The tests of a run by the block within which they were corrected, under its title."""
+    study = str(summary["study"])
     found: dict[str, list[Pair]] = {}
     for line in summary.get("comparisons", []):
-        family = str(line["family"])
-        title = "Raw − normalized pixels" if family == "across" else f"{family} pixels"
-        found.setdefault(title[0].upper() + title[1:], []).append(_pair(line))
+        found.setdefault(_block(line, study), []).append(_pair(line, study))
     return found
 
 
-def _pair(line: Mapping[str, Any]) -> Pair:
+def _block(line: Mapping[str, Any], study: str) -> str:
+    """A part of the run, or (of models on several data sets) a part and a metric."""
+    family, parts = str(line["family"]), view_of(study).parts
+    if family == "across":
+        return "Raw − normalized pixels"
+    title = parts.title(family) if parts else family
+    if parts is None or not parts.of_data:
+        return title
+    metric = metric_view(metrics_of(study), str(line.get("metric") or ""))
+    return f"{title}, {metric.mid_sentence}" if metric.label else title
+
+
+def _pair(line: Mapping[str, Any], study: str) -> Pair:
     p = line.get("holm_preferred")
     df = line.get("paired_df")
     return Pair(
-        pair=pair_label(str(line["a"]), str(line["b"])),
+        pair=pair_label(str(line["a"]), str(line["b"]), study),
         difference=_signed(line.get("mean_difference")),
         difference_interval=_ends(line, "difference_ci95"),
         paired_t=f"{number(line.get('paired_t'))} ({number(df)})" if is_number(df) else MISSING,
@@ -63,11 +89,17 @@ def _pair(line: Mapping[str, Any]) -> Pair:
         wilcoxon_p=p_value(line.get("wilcoxon_p")),
         lean_on=str(line.get("preferred_test") or MISSING),
         lean_p=p_value(p),
-        significant=p is not None and is_number(p) and p < ALPHA,
+        significant=is_significant(line),
     )
 
 
-def pair_label(a: str, b: str) -> str:
+def is_significant(line: Mapping[str, Any]) -> bool:
+    """Whether a difference is, by the test to lean on and after Holm's correction."""
+    p = line.get("holm_preferred")
+    return p is not None and is_number(p) and p < ALPHA
+
+
+def pair_label(a: str, b: str, study: str = "representation") -> str:
     """What is subtracted from what; of a model against itself, its name.
 
     >>> pair_label("relu2 (raw)", "relu (raw)")
@@ -77,8 +109,8 @@ def pair_label(a: str, b: str) -> str:
     """
     first, second = named_in_full(a)[0], named_in_full(b)[0]
     if first == second:
-        return network_label(first)
-    labels = [network_label(model) for model in (first, second)]
+        return model_label(first, study)
+    labels = [model_label(model, study) for model in (first, second)]
     if ", " in labels[0]:  # "ReLU, bias": or the minus would seem to belong to "bias"
         labels[0] = f"({labels[0]})"
     return f"{labels[0]} − {labels[1]}"

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_PUT_TO = re.compile(r"(?P<stated>.*) \((?P<part>\w+) pixels\)\.", re.DOTALL)
+# "(raw pixels)" or "(on digits)" at the end says which part of the run a claim is put to.
+_PUT_TO = re.compile(
+    r"(?P<stated>.*) \((?:(?P<pixels>\w+) pixels|on (?P<data>[\w-]+))\)\.", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,15 @@ def split(claim: Mapping[str, Any]) -> tuple[str, str, str]:
     ('003/relu2-fails', 'ReLU2 fails.', 'raw')
     >>> split({"id": "000/abs", "statement": "Abs wins."})
     ('000/abs', 'Abs wins.', '')
+    >>> split({"id": "hybrid/half/iris", "statement": "Half does (on iris)."})
+    ('hybrid/half', 'Half does.', 'iris')
     """
     name, stated = str(claim["id"]), str(claim["statement"])
     found = _PUT_TO.fullmatch(stated)
-    if found is None or not name.endswith(f"/{found['part']}"):
+    part = (found["pixels"] or found["data"]) if found else ""
+    if found is None or not name.endswith(f"/{part}"):
         return name, stated, ""
-    return name.removesuffix(f"/{found['part']}"), f"{found['stated']}.", found["part"]
+    return name.removesuffix(f"/{part}"), f"{found['stated']}.", part
 
 
 def statements(claims: Iterable[Mapping[str, Any]]) -> list[Statement]:

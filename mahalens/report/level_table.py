@@ -8,7 +8,6 @@ from typing import Any
 
 from mahalens.report.catalogue import model_colours, model_label, models_in_order
 from mahalens.report.numbers import is_number, number
-from mahalens.report.overview import part_of
 from mahalens.studies.perturbation.levels import KINDS, TABLE, column, percent
 
 _STUDY = "perturbation"
@@ -53,11 +52,6 @@ class Levels:
         return any(
             cell is not None and cell.published for line in self.lines for cell in line.cells
         )
-
-
-def part_summary(summary: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """A summary with the rows of one part alone."""
-    return {**summary, "rows": [row for row in summary["rows"] if part_of(row) == part]}
 
 
 def levels_of(summary: Mapping[str, Any]) -> Levels:

@@ -69,6 +69,34 @@ def with_interval(mean: float | None, bounds: Sequence[float | None] | None) -> 
     return f"{number(mean)} ({shown})"
 
 
+def mean_and_half(
+    mean: float | None, bounds: Sequence[float | None] | None, percent: bool = False
+) -> tuple[str, str]:
+    """A mean and half the width of its interval, rounded alike; no half-width without interval.
+
+    The half-width has two figures and says how many places the mean has. Percentages have two
+    places, for 99.98 is not 100.
+
+    >>> mean_and_half(34.2178, [33.0, 35.4356]), mean_and_half(0.95513, [0.9541, 0.95616])
+    (('34.2', '1.2'), ('0.9551', '0.0010'))
+    >>> mean_and_half(97.5, [97.5, 97.5], percent=True), mean_and_half(0.95513, None)
+    (('97.50', '0.00'), ('0.9551', ''))
+    """
+    if mean is None or not is_number(mean):
+        return MISSING, ""
+    alone = f"{mean:.2f}" if percent else number(mean, figures=4)
+    if interval(bounds) == MISSING or bounds is None:
+        return alone, ""
+    low, high = (float(b) for b in bounds if b is not None)
+    half = (high - low) / 2
+    if percent:
+        return alone, f"{half:.2f}" if half >= 0.005 or half == 0 else number(half, figures=2)
+    if half == 0 or not _PLAIN_FROM <= abs(mean) < _PLAIN_TO or half < 1e-6:
+        return alone, number(half, figures=2)
+    places = max(0, 1 - int(f"{half:.1e}".split("e")[1]))
+    return f"{mean:,.{places}f}", f"{half:,.{places}f}"
+
+
 def anything(value: object) -> str:
     """A value of a record that may be a number, text, a list of either, or missing.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,6 @@ class Line:
     n: str
 
 
-def parts_of(summary: Mapping[str, Any]) -> list[str]:
-    """The parts of a run, in the order of its rows."""
-    return list(dict.fromkeys(part_of(row) for row in summary["rows"]))
-
-
 def part_of(entry: Mapping[str, Any]) -> str:
     """The part that a row or an outcome belongs to.
 
@@ -47,9 +42,11 @@ def part_of(entry: Mapping[str, Any]) -> str:
     return ", ".join(f"{value} {key}" for key, value in entry.get("group", {}).items())
 
 
-def overview(summary: Mapping[str, Any], part: str) -> list[Line]:
-    """One line a network, in the order of families."""
-    own_rows: list[dict[str, Any]] = [r for r in summary["rows"] if part_of(r) == part]
+def overview(summary: Mapping[str, Any], part: str | None = None) -> list[Line]:
+    """One line a network, in the order of families; of one part alone if it is named."""
+    own_rows: list[dict[str, Any]] = [
+        row for row in summary["rows"] if part is None or part_of(row) == part
+    ]
     rows = {(str(r["model"]), str(r["metric"])): r for r in own_rows}
     study = str(summary["study"])
     models = models_in_order((model for model, _ in rows), study)
@@ -92,31 +89,3 @@ def _half_width(ends: list[float] | None) -> str:
 
 def _whole(value: float | None) -> float | None:
     return round(value) if value is not None and is_number(value) else None
-
-
-def about(summary: Mapping[str, Any]) -> str:
-    """The data of a run, what was scaled down and what to mind, as every table of it must say.
-
-    >>> about({"protocol": "scaled", "scaled": ["trials: 5 instead of 20"],
-    ...        "facts": {"data": "digits", "training_samples": 1437, "test_samples": 360}})
-    'Data: digits (1,437 training, 360 test samples). Scaled: trials: 5 instead of 20.'
-    >>> about({"protocol": "published", "cautions": ["all networks were still learning"]})
-    'Published protocol, nothing scaled down. Mind: all networks were still learning.'
-    """
-    facts = summary.get("facts", {})
-    counts = [
-        f"{number(facts[name])} {said}"
-        for name, said in (("training_samples", "training"), ("test_samples", "test samples"))
-        if is_number(facts.get(name))
-    ]
-    amount = f" ({', '.join(counts)})" if counts else ""
-    data = f"Data: {facts['data']}{amount}. " if facts.get("data") else ""
-    cautions = "".join(f" Mind: {text}." for text in _texts(summary.get("cautions", [])))
-    if summary["protocol"] == "published":
-        return f"{data}Published protocol, nothing scaled down.{cautions}"
-    scaled = "; ".join(_texts(summary.get("scaled", []))) or "not recorded"
-    return f"{data}Scaled: {scaled}.{cautions}"
-
-
-def _texts(changes: Iterable[object]) -> list[str]:
-    return [str(change) for change in changes]

@@ -10,14 +10,16 @@ from typing import Any
 from mahalens.files import write_file
 from mahalens.report.again import run_again
 from mahalens.report.catalogue import headline, metric_view, metrics_of, remark_on
-from mahalens.report.figures import FIGURES, DrawnFigure, draw_figures
+from mahalens.report.figures import DrawnFigure, draw_figures, file_name
 from mahalens.report.ledger import state_of
-from mahalens.report.networks import STUDIES
 from mahalens.report.numbers import is_number, number
 from mahalens.report.page_parts import about_of, by_parts
 from mahalens.report.protocol import SOLVERS, protocol_of
 from mahalens.report.records import RunRecords, load_run
 from mahalens.report.sections import claims_of, outcomes_of, primary_of, results_of
+from mahalens.report.views import every_figure, view_of
+
+_FEW = 3  # data sets that a title can name
 
 
 def write_report(folder: Path) -> Path:
@@ -27,7 +29,7 @@ def write_report(folder: Path) -> Path:
     for figure in draw_figures(records):
         write_file(folder / "figures" / f"{figure.name}.png", figure.png)
         drawn.append(figure)
-    known = {name for names in FIGURES.values() for name in names}
+    known = {file_name(name) for name in every_figure()}
     for name in known - {figure.name for figure in drawn}:
         # One left from other records would show what this run does not hold.
         with contextlib.suppress(OSError):
@@ -75,8 +77,11 @@ def _title(records: RunRecords) -> str:
     options = records.config["options"]
     parts = [f"{records.study.capitalize()} study"]
     data = options.get("data")
-    if records.study in STUDIES:  # a user's file goes by its name, not its path
+    if of_parts := view_of(records.study).parts:  # a user's file goes by its name, not its path
         data = records.summary.get("facts", {}).get("data") or data
+        if of_parts.of_data:
+            titles = [part.title for part in records.parts()]
+            data = ", ".join(titles) if len(titles) <= _FEW else f"{len(titles)} data sets"
     if data:
         return f"{parts[0]}, {data}"
     if is_number(options.get("dim")):

@@ -4,67 +4,78 @@ from __future__ import annotations
 
 from typing import Any
 
+from mahalens.report.about import about
 from mahalens.report.catalogue import VERDICT_SYMBOLS, model_label
-from mahalens.report.comparisons import EXPLANATION, comparisons
+from mahalens.report.comparisons import comparisons, explanation
 from mahalens.report.figures.latent_data import latent_nodes
 from mahalens.report.ledger import Statement, state_of, statements
 from mahalens.report.level_table import levels_of
-from mahalens.report.networks import STUDIES
 from mahalens.report.numbers import MISSING, anything, number
-from mahalens.report.overview import about, overview, part_of
+from mahalens.report.overview import overview
 from mahalens.report.records import RunRecords
 from mahalens.report.sections import outcomes_of, results_of
+from mahalens.report.shown_table import shown_metrics, shown_of
+from mahalens.report.views import Parts, view_of
 
 _FEW = 24  # tests that can be shown without folding them away
+_WIDE = 3  # columns of verdicts in words that fit beside the statements
 
 
 def about_of(records: RunRecords) -> str:
     """What stands under every table: the data, and what was scaled down."""
     changes = [str(change) for change in records.config.get("scaled", [])]
-    if records.study in STUDIES:
+    if view_of(records.study).parts:
         return about({**records.summary, "scaled": changes or records.summary.get("scaled", [])})
     return f"Scaled run: {'; '.join(changes)}." if changes else ""
 
 
 def by_parts(records: RunRecords) -> dict[str, Any] | None:
     """Ledger, results, outcomes, tests and moments of a run with parts; None for one without."""
-    if records.study not in STUDIES:
+    view = view_of(records.study).parts
+    if view is None:
         return None
     parts = records.parts()
     tests = comparisons(records.summary)
-    results = []
-    published = False
-    for part in parts:
-        entries = [*part.summary["rows"], *part.summary["outcomes"]]
-        outcomes = outcomes_of(part)
-        lines = overview(part.summary, part_of(entries[0]) if entries else "")
-        levels = levels_of(part.summary) if records.study == "perturbation" else None
-        published |= any(line.published != MISSING for line in lines)
-        published |= levels is not None and levels.published
-        results.append(
-            {
-                "title": part.title,
-                "lines": [] if levels else lines,
-                "levels": levels,
-                "metrics": results_of(part),
-                "outcomes": outcomes,
-                "ends": _ends(part),
-                "tells": [line for line in outcomes if line["tells"]],
-            }
-        )
+    results = [_results(part, view, shown_metrics(records.summary)) for part in parts]
     return {
-        "ledger": ledger(records),
+        "table": view.table,
+        "model": view.model,
+        "of_data": view.of_data,
+        "ledger": ledger(records, view),
         "results": results,
-        "published": published,
+        "published": any(part["published"] for part in results),
         "comparisons": tests,
         "few_comparisons": sum(len(pairs) for pairs in tests.values()) <= _FEW,
-        "explanation": EXPLANATION,
+        "explanation": explanation(records.study),
         "moments": [table for part in parts for table in moments(part)],
     }
 
 
+def _results(part: RunRecords, view: Parts, metrics: list[str]) -> dict[str, Any]:
+    """What the page shows of one part: its table, all metrics, how the trials ended."""
+    outcomes = outcomes_of(part)
+    lines = overview(part.summary) if view.table == "overview" else []
+    levels = levels_of(part.summary) if view.table == "levels" else None
+    shown = shown_of(part.summary, metrics) if view.table == "shown" else None
+    return {
+        "title": part.title,
+        "phrase": part.phrase,
+        "about": about_of(part),
+        "lines": lines,
+        "levels": levels,
+        "shown": shown,
+        "empty": not (lines or levels or (shown and shown.lines)),
+        "published": any(line.published != MISSING for line in lines)
+        or any(table is not None and table.published for table in (levels, shown)),
+        "metrics": results_of(part),
+        "outcomes": outcomes,
+        "ends": _ends(part),
+        "tells": [line for line in outcomes if line["tells"]],
+    }
+
+
 def _ends(part: RunRecords) -> str:
-    """How the trials of all networks ended, in one sentence."""
+    """How the trials of all models ended, in one sentence."""
     totals: dict[str, int] = {}
     for outcome in part.outcomes.values():
         for status, count in outcome["statuses"].items():
@@ -76,37 +87,53 @@ def _ends(part: RunRecords) -> str:
     return f"{number(every)} trials: {told}."
 
 
-def ledger(records: RunRecords) -> dict[str, Any]:
-    """Statements with a verdict for each part the run has; of others, how many were not put."""
+def ledger(records: RunRecords, view: Parts) -> dict[str, Any]:
+    """Statements with a verdict for each part the run has; of others, how many were not put.
+
+    With many parts a verdict is a sign; above the statements of a paired study stands how many
+    hold, part by part.
+    """
     found = statements(records.summary["claims"])
-    held = [part.title.split(" ")[0].lower() for part in records.parts()]
+    held = [part.part for part in records.parts()]
     put = [part for statement in found for part in statement.claims if part]
-    columns = [part for part in dict.fromkeys(put) if part in held]
+    columns = [part for part in held if part in put] if view.of_data else list(dict.fromkeys(put))
+    columns = [part for part in columns if part in held]
     absent = [part for part in put if part not in held]
+    names = ", ".join(view.short(part) if view.of_data else part for part in dict.fromkeys(absent))
+    asked = names if view.of_data else f"{names} {view.by}"
+
+    def cell(statement: Statement, part: str) -> dict[str, str] | None:
+        claim = statement.claims.get(part)
+        return None if claim is None else _cell(view.short(part) if part else "", claim)
+
     return {
-        "columns": columns,
+        "columns": [view.short(part) if view.of_data else view.title(part) for part in columns],
+        "compact": len(columns) > _WIDE,
         "absent": (
-            f"{len(absent)} claims about {', '.join(dict.fromkeys(absent))} pixels were not "
-            "measured: this run has none."
+            f"{len(absent)} claims about {asked} were not measured: this run has none."
             if absent
             else ""
         ),
+        "totals": [_totals(found, part) for part in columns] if view.of_data else [],
         "statements": [
             {
                 "text": statement.text,
                 "key": statement.key,
                 "source": statement.source,
-                "whole": _cell("", statement.claims[""]) if "" in statement.claims else None,
-                "cells": [
-                    _cell(part, statement.claims[part]) if part in statement.claims else None
-                    for part in columns
-                ],
+                "whole": cell(statement, ""),
+                "cells": [cell(statement, part) for part in columns],
                 "published": _published(statement),
             }
             for statement in found
             if "" in statement.claims or any(part in columns for part in statement.claims)
         ],
     }
+
+
+def _totals(found: list[Statement], part: str) -> str:
+    """How many of the claims put to a part hold."""
+    states = [state_of(statement.claims[part]) for statement in found if part in statement.claims]
+    return f"{states.count('holds')} of {len(states)}"
 
 
 def _published(statement: Statement) -> str:
@@ -116,10 +143,12 @@ def _published(statement: Statement) -> str:
 
 def _cell(part: str, claim: Any) -> dict[str, str]:
     measured = claim.get("measured")
+    state = state_of(claim)
     return {
         "part": part,
-        "verdict": state_of(claim),
+        "verdict": state,
         "symbol": VERDICT_SYMBOLS[claim["verdict"]],
+        "sign": MISSING if state == "not measured" else VERDICT_SYMBOLS[claim["verdict"]],
         "kind": str(claim["verdict"]).replace(" ", "-"),
         "measured": "" if measured is None else anything(measured),
         "why": str(claim.get("why") or ""),
@@ -130,7 +159,7 @@ def moments(part: RunRecords) -> list[dict[str, Any]]:
     """Mean, variance and skewness of every class along the nodes of the latent figure."""
     return [
         {
-            "title": f"{model_label(model, part.study)}, {part.title.lower()}",
+            "title": f"{model_label(model, part.study)}, {part.phrase}",
             "nodes": [number(node) for node in data.nodes],
             "lines": [
                 (str(label), [number(value) for node in of_class for value in node])

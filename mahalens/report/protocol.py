@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mahalens.report.catalogue import model_label, models_in_order
-from mahalens.report.networks import STUDIES as NETWORK_STUDIES
 from mahalens.report.numbers import anything, duration, interval, is_number
 from mahalens.report.records import RunRecords
+from mahalens.report.views import view_of
 
 SOLVERS = {"adam": "Adam", "newton": "Newton (second order)"}
 
@@ -22,8 +22,9 @@ def protocol_of(records: RunRecords) -> list[tuple[str, str]]:
         if value is not None and value not in ("", [], ()):
             shown[name] = anything(value)
 
-    if records.study in NETWORK_STUDIES:
-        return _of_networks(options, facts, config)
+    if parts := view_of(records.study).parts:
+        told = _of_paired(records) if parts.of_data else _of_networks(options, facts, config)
+        return [(n, anything(v)) for n, v in told.items() if v is not None and v not in ("", [])]
     if records.study == "ellipsoids":
         _leave_out_unused(options)
     show("Dimension", options.pop("dim", None))
@@ -72,7 +73,7 @@ def _leave_out_unused(options: dict[str, Any]) -> None:
 
 def _of_networks(
     options: dict[str, Any], facts: dict[str, Any], config: dict[str, Any]
-) -> list[tuple[str, str]]:
+) -> dict[str, Any]:
     """What a run of a study of networks was told, and what it was run on."""
     models = models_in_order(options.get("models", []), "representation")
     place = str(options.get("engine") or "")
@@ -81,7 +82,7 @@ def _of_networks(
     elif place == "local":
         place = "in one process"
     budget, rate = options.get("budget"), options.get("learning_rate")
-    told = {
+    return {
         "Data": facts.get("data", options.get("data")),
         "Source of the data": facts.get("source"),
         "Training samples": facts.get("training_samples"),
@@ -107,4 +108,49 @@ def _of_networks(
         "Seed": options.get("seed", config.get("seed")),
         "Time": duration(facts.get("seconds")),
     }
-    return [(name, anything(v)) for name, v in told.items() if v is not None and v not in ("", [])]
+
+
+def _of_paired(records: RunRecords) -> dict[str, Any]:
+    """What a run of a paired study was told, and what it was run on; new options by their names."""
+    config, facts = records.config, dict(records.summary.get("facts", {}))
+    options = dict(config["options"])
+    models = models_in_order(options.pop("models", []), records.study)
+    data = facts.pop("data", None) or {}
+    size = options.pop("train_size", None)
+    told: dict[str, Any] = {
+        f"Data ({len(data)})": "; ".join(_set_line(records, part) for part in data),
+        f"Models ({len(models)})": "; ".join(model_label(m, records.study) for m in models),
+        "Trials a model": options.pop("trials", None),
+        "Epochs": facts.pop("epochs", None) or options.get("epochs"),
+        "Training samples at most": size,
+        "Seed": options.pop("seed", config.get("seed")),
+        "Engine": config.get("engine"),
+        "Device": config.get("device"),
+        "Threads": config.get("threads"),
+    }
+    for used in ("data", "epochs"):
+        options.pop(used, None)
+    seconds = facts.pop("seconds", None)
+    rest = {name.replace("_", " ").capitalize(): v for name, v in {**options, **facts}.items()}
+    return {**told, **rest, "Time, all models together": duration(seconds)}
+
+
+def _set_line(records: RunRecords, part: str) -> str:
+    """A data set with its sizes, and where it is from."""
+    parts = view_of(records.study).parts
+    facts = records.summary["facts"]["data"][part]
+    facts = facts if isinstance(facts, dict) else {}
+    sizes = [
+        f"{anything(facts[name])} {said}"
+        for name, said in (
+            ("training_samples", "training samples"),
+            ("test_samples", "test samples"),
+            ("inputs", "inputs"),
+            ("classes", "classes"),
+        )
+        if facts.get(name) is not None
+    ]
+    source = [f"from {facts['source']}"] if facts.get("source") else []
+    told = ", ".join([*sizes, *source])
+    name = parts.title(part) if parts else part
+    return f"{name} ({told})" if told else name

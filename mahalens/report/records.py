@@ -22,24 +22,12 @@ from mahalens.report.files import (
     read_csv,
     read_json,
 )
+from mahalens.report.parts import parts_of
 from mahalens.report.shapes import Config, Gaussian, Summary
+from mahalens.report.views import Parts, View, view_of
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
-
-# Every study writes config.json, trials.csv and summary.json; what else it must write is here.
-_ALSO_NEEDED = {
-    "gaussian": ("gaussian.json", "curves.csv", "plots.safetensors"),
-    "representation": ("curves.csv", "plots.safetensors"),
-    "perturbation": ("plots.safetensors",),
-}
-_CURVE_COLUMNS = {
-    "gaussian": ("epoch", "train_mse"),
-    "ellipsoids": ("step", "error"),
-    "representation": ("epoch", "test_accuracy"),
-}
-# What tells the parts of a run apart in which every model was trained again.
-_PARTED_BY = {"representation": "pixels", "perturbation": "pixels"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +80,8 @@ class RunRecords:
 
     A run may have parts, in each of which every model was trained (with raw pixels, say). Then
     models of ``curves`` and names of ``plots`` begin with the part and a slash, and a model has
-    several rows and outcomes: tables and figures take :meth:`parts`, one after the other.
+    several rows and outcomes: tables and figures take :meth:`parts`, one after the other. A part
+    has a name (``part``), a title, and a ``phrase`` for the middle of a sentence.
     """
 
     folder: Path
@@ -102,7 +91,9 @@ class RunRecords:
     curves: dict[str, dict[int, Curve]] = field(default_factory=dict)
     plots: dict[str, NDArray[Any]] = field(default_factory=dict)
     gaussian: dict[str, Floats] | None = None
+    part: str = ""
     title: str = ""
+    phrase: str = ""
 
     @property
     def study(self) -> str:
@@ -122,15 +113,8 @@ class RunRecords:
 
     def parts(self) -> list[RunRecords]:
         """The parts of the run as records of their own, each with a title; else the run itself."""
-        by = _PARTED_BY.get(self.study)
-        if by is None or self.title:
+        if view_of(self.study).parts is None or self.title:
             return [self]
-        rows, outcomes = self.summary["rows"], self.summary.get("outcomes", [])
-        named = [entry.get("group", {}).get(by, "") for entry in (*rows, *outcomes)]
-        found = [str(part) for part in dict.fromkeys([*named, *self.trials.part])]
-
-        def own(entries: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
-            return [e for e in entries if str(e.get("group", {}).get(by, "")) == part]
 
         def under(entries: dict[str, T], part: str) -> dict[str, T]:
             start = f"{part}/"
@@ -139,13 +123,15 @@ class RunRecords:
         return [
             replace(
                 self,
-                summary={**self.summary, "rows": own(rows, part), "outcomes": own(outcomes, part)},
-                trials=self.trials.of_part(part),
-                curves=under(self.curves, part),
-                plots=under(self.plots, part),
-                title=f"{part.capitalize()} {by}",
+                summary=part.summary,
+                trials=self.trials.of_part(part.name),
+                curves=under(self.curves, part.name),
+                plots=under(self.plots, part.name),
+                part=part.name,
+                title=part.title,
+                phrase=part.phrase,
             )
-            for part in found
+            for part in parts_of(self.summary, self.trials.part)
         ]
 
 
@@ -170,10 +156,10 @@ def load_run(folder: str | os.PathLike[str]) -> RunRecords:
             f"`mahalens run --resume {folder}`"
         )
     summary = read_json(folder / "summary.json", Summary)
-    needed = _ALSO_NEEDED.get(summary["study"], ())
+    view = view_of(summary["study"])
 
     def optional(name: str, read: Callable[[Path], T], otherwise: T) -> T:
-        return read(folder / name) if name in needed or (folder / name).exists() else otherwise
+        return read(folder / name) if name in view.needed or (folder / name).exists() else otherwise
 
     plots: dict[str, NDArray[Any]] = optional("plots.safetensors", read_arrays, {})
     check_plots(folder / "plots.safetensors", plots)
@@ -181,8 +167,8 @@ def load_run(folder: str | os.PathLike[str]) -> RunRecords:
         folder=folder,
         config=config,
         summary=summary,
-        trials=_trials(folder / "trials.csv", summary["study"]),
-        curves=optional("curves.csv", partial(_curves, study=summary["study"]), {}),
+        trials=_trials(folder / "trials.csv", view.parts),
+        curves=optional("curves.csv", partial(_curves, view=view), {}),
         plots=plots,
         gaussian=optional("gaussian.json", _gaussian, None),
     )
@@ -197,8 +183,8 @@ def _gaussian(path: Path) -> dict[str, Floats] | None:
     return {"mean": mean, "covariance": covariance}
 
 
-def _trials(path: Path, study: str) -> TrialTable:
-    by = _PARTED_BY.get(study)
+def _trials(path: Path, parts: Parts | None) -> TrialTable:
+    by = parts.by if parts else ""
     part: list[str] = []
     model: list[str] = []
     trial: list[int] = []
@@ -219,9 +205,11 @@ def _trials(path: Path, study: str) -> TrialTable:
     return TrialTable(model, trial, status, columns, part)
 
 
-def _curves(path: Path, study: str) -> dict[str, dict[int, Curve]]:
-    along, what = _CURVE_COLUMNS.get(study, ("epoch", "train_mse"))
-    by = _PARTED_BY.get(study)
+def _curves(path: Path, view: View) -> dict[str, dict[int, Curve]]:
+    if view.curve is None:
+        return {}
+    along, what = view.curve
+    by = view.parts.by if view.parts else ""
     points: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for line, cells in read_csv(path, ("model", "trial", along, what, *([by] if by else ()))):
         trial = parse_cell(path, line, "trial", cells["trial"], int)

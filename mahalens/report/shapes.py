@@ -62,6 +62,7 @@ class Comparison(msgspec.Struct):
     family: str
     a: str
     b: str
+    metric: str = ""
     mean_difference: float | None = None
     difference_ci95_low: float | None = None
     difference_ci95_high: float | None = None
@@ -89,6 +90,7 @@ class Summary(msgspec.Struct):
     outcomes: list[Outcome] = []
     comparisons: list[Comparison] = []
     scaled: list[str] = []
+    cautions: list[str] = []
 
 
 class Gaussian(msgspec.Struct):

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from mahalens.report.about import about
 from mahalens.report.catalogue import (
     VERDICT_SYMBOLS,
     MetricView,
@@ -19,7 +20,6 @@ from mahalens.report.catalogue import (
 )
 from mahalens.report.endings import statuses_line, trials_line
 from mahalens.report.ledger import Statement, state_of, statements
-from mahalens.report.networks import STUDIES
 from mahalens.report.numbers import (
     MISSING,
     anything,
@@ -28,13 +28,13 @@ from mahalens.report.numbers import (
     number,
     with_interval,
 )
-from mahalens.report.overview import about
 from mahalens.report.part_tables import (
     comparisons_table,
     new_table,
     outcomes_by_part,
     results_by_part,
 )
+from mahalens.report.views import view_of
 
 __all__ = ["claims_table", "comparisons_table", "outcomes_table", "results_table", "run_tables"]
 
@@ -57,8 +57,8 @@ def results_table(summary: Mapping[str, Any]) -> Table:
     ``summary`` is the content of ``summary.json``. Metrics without a finite value or published
     figure are left out. Of studies with more metrics than a table can hold, those that tell most.
     """
-    if summary["study"] in STUDIES:
-        return results_by_part(summary)
+    if parts := view_of(str(summary["study"])).parts:
+        return results_by_part(summary, parts)
     known = metrics_of(str(summary["study"]))
     rows = [r for r in summary["rows"] if is_number(r["mean"]) or is_number(r.get("published"))]
     models = models_in_order(row["model"] for row in rows)
@@ -118,8 +118,8 @@ def _result(row: Mapping[str, Any] | None) -> Text:
 
 def outcomes_table(summary: Mapping[str, Any]) -> Table:
     """How the trials of each model ended, and which were lost to numbers that are not finite."""
-    if summary["study"] in STUDIES:
-        return outcomes_by_part(summary)
+    if parts := view_of(str(summary["study"])).parts:
+        return outcomes_by_part(summary, parts)
     outcomes = {str(outcome["model"]): outcome for outcome in summary.get("outcomes", [])}
     table = new_table("Outcomes of the trials")
     table.add_column("model")
@@ -158,7 +158,7 @@ def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) 
     told = [
         about(summary) if len(names) == 1 else f"{name}: {about(summary)}"
         for name, summary in summaries_with_names
-        if summary["study"] in STUDIES
+        if view_of(str(summary["study"])).parts
     ]
     table = new_table("Claims", *told)
     table.add_column("claim", min_width=24, ratio=3, overflow="fold")

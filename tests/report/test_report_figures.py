@@ -19,7 +19,6 @@ from PIL import Image
 
 from mahalens.report.catalogue import model_colours, model_label
 from mahalens.report.figures import (
-    FIGURES,
     draw_figures,
     eigenvalues,
     fit,
@@ -31,6 +30,9 @@ from mahalens.report.figures.hyperplanes import visible_part
 from mahalens.report.figures.scales import log_ticks, padded, tick_label, zero_edge, zero_place
 from mahalens.report.figures.style import styled
 from mahalens.report.records import Curve, RunRecords, TrialTable, load_run
+from mahalens.report.views import view_of
+
+GAUSSIAN = view_of("gaussian").figures
 
 MakeRun = Callable[..., Path]
 MODULES = {m.__name__.rsplit(".", 1)[1]: m for m in (hyperplanes, loss, metrics, eigenvalues, fit)}
@@ -62,9 +64,9 @@ def run(make_run: MakeRun) -> RunRecords:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"trials": 3}, FIGURES["gaussian"]),
-        ({"dim": 10, "solver": "newton", "trials": 3, "models": ("abs",)}, FIGURES["gaussian"][1:]),
-        ({"trials": 1, "models": ("sigmoid", "abs")}, FIGURES["gaussian"]),
+        ({"trials": 3}, GAUSSIAN),
+        ({"dim": 10, "solver": "newton", "trials": 3, "models": ("abs",)}, GAUSSIAN[1:]),
+        ({"trials": 1, "models": ("sigmoid", "abs")}, GAUSSIAN),
     ],
 )
 def test_every_figure_the_run_has_data_for_is_drawn(
@@ -95,14 +97,14 @@ def test_the_caller_s_settings_do_not_show(run: RunRecords) -> None:
     assert plain.png == other.png
 
 
-@pytest.mark.parametrize("name", FIGURES["gaussian"])
+@pytest.mark.parametrize("name", GAUSSIAN)
 def test_a_run_without_the_data_has_no_such_figure(run: RunRecords, name: str) -> None:
     bare = dataclasses.replace(run, plots={}, curves={}, trials=TrialTable([], [], [], {}))
     with styled():
         assert MODULES[name].draw(bare) is None
 
 
-@pytest.mark.parametrize("name", sorted(set(FIGURES["gaussian"]) - {"metrics"}))
+@pytest.mark.parametrize("name", sorted(set(GAUSSIAN) - {"metrics"}))
 def test_a_model_has_one_colour_in_every_figure(run: RunRecords, name: str) -> None:
     colours = model_colours(["abs", "relu", "sigmoid", "ground-truth"])
     figure = drawn(MODULES[name], run)
@@ -114,7 +116,7 @@ def test_a_model_has_one_colour_in_every_figure(run: RunRecords, name: str) -> N
         assert to_hex(title.get_color()) == colour.lower()
 
 
-@pytest.mark.parametrize("name", FIGURES["gaussian"])
+@pytest.mark.parametrize("name", GAUSSIAN)
 def test_arrays_without_a_finite_value_do_no_harm(run: RunRecords, name: str) -> None:
     kept = ("plane/mean", "plane/samples", "plane/grid_x", "plane/grid_y", "plane/true")
     plots = {

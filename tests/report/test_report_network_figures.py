@@ -16,7 +16,6 @@ from network_runs import MODELS, write_networks
 
 from mahalens.report.catalogue import model_colours
 from mahalens.report.figures import (
-    FIGURES,
     accuracy,
     centres,
     dead,
@@ -29,12 +28,13 @@ from mahalens.report.figures.accuracy_axis import AccuracyScale
 from mahalens.report.figures.rows import family_rows
 from mahalens.report.figures.style import styled
 from mahalens.report.records import Curve, RunRecords, TrialTable, load_run
+from mahalens.report.views import view_of
 from mahalens.studies.representation.models import MODELS as ALL
 
 MODULES = {
     m.__name__.rsplit(".", 1)[1]: m for m in (accuracy, learning, outputs, dead, centres, latent)
 }
-EVERY = FIGURES["representation"]
+EVERY = view_of("representation").figures
 
 
 def drawn(module: Any, records: RunRecords) -> Figure:

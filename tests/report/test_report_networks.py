@@ -20,11 +20,12 @@ from safetensors.numpy import load_file, save_file
 
 from mahalens.errors import RunFolderError
 from mahalens.report import build_report
+from mahalens.report.about import about
 from mahalens.report.catalogue import headline, model_colours, model_label, models_in_order
 from mahalens.report.comparisons import comparisons, p_value, pair_label
 from mahalens.report.ledger import state_of, statements
 from mahalens.report.networks import families_of, has_relu_outputs, network_style
-from mahalens.report.overview import about, overview
+from mahalens.report.overview import overview
 from mahalens.report.page import render_page
 from mahalens.report.records import RunRecords, load_run
 from mahalens.report.tables import claims_table, comparisons_table, results_table, run_tables

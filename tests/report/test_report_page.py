@@ -12,9 +12,12 @@ import pytest
 
 from mahalens.errors import RunFolderError
 from mahalens.report import build_report
-from mahalens.report.figures import FIGURES, DrawnFigure
+from mahalens.report.figures import DrawnFigure
 from mahalens.report.page import render_page
 from mahalens.report.records import load_run
+from mahalens.report.views import view_of
+
+GAUSSIAN = view_of("gaussian").figures
 
 MakeRun = Callable[..., Path]
 Edit = Callable[[Path, Callable[[dict[str, Any]], object]], None]
@@ -66,8 +69,8 @@ def report(tmp_path_factory: pytest.TempPathFactory, write_a_run: Callable[..., 
 
 def test_the_report_holds_every_figure_and_they_lie_in_the_folder(report: Path) -> None:
     images = [attrs for tag, attrs in Page(report.read_text()).tags if tag == "img"]
-    assert len(images) == len(FIGURES["gaussian"])
-    for attrs, name in zip(images, FIGURES["gaussian"], strict=True):
+    assert len(images) == len(GAUSSIAN)
+    for attrs, name in zip(images, GAUSSIAN, strict=True):
         kind, _, data = str(attrs["src"]).partition(",")
         assert kind == "data:image/png;base64"
         assert base64.b64decode(data) == (report.parent / "figures" / f"{name}.png").read_bytes()
@@ -91,7 +94,7 @@ def test_nothing_temporary_is_left(report: Path) -> None:
     left = {p.name for p in report.parent.rglob("*") if p.suffix == ".tmp" or p.name[0] == "."}
     assert left == set()
     assert {p.name for p in (report.parent / "figures").iterdir()} == {
-        f"{name}.png" for name in FIGURES["gaussian"]
+        f"{name}.png" for name in GAUSSIAN
     }
 
 

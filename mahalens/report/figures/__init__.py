@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from mahalens.report.records import RunRecords
-
-FIGURES = {
-    "gaussian": ("hyperplanes", "loss", "metrics", "eigenvalues", "fit"),
-    "ellipsoids": ("convergence", "ranks", "classification", "metrics"),
-    "representation": ("accuracy", "learning", "outputs", "dead", "centres", "latent"),
-    "perturbation": ("levels", "places"),
-}
-"""The figures of each study, in the order of the page; those without data are left out."""
+from mahalens.report.views import view_of
 
 
 @dataclass(frozen=True)
@@ -37,11 +30,24 @@ def draw_figures(records: RunRecords) -> Iterator[DrawnFigure]:
     """Draw, in the order of the page, every figure that the run has data for."""
     from mahalens.report.figures.style import render, styled
 
-    for name in FIGURES.get(records.study, ("metrics",)):
-        module = import_module(f"mahalens.report.figures.{name}")
+    for name in view_of(records.study).figures:
+        # "compared:ece" is the figure "compared" of the metric "ece".
+        drawing, _, metric = name.partition(":")
+        module = import_module(f"mahalens.report.figures.{drawing}")
+        of = (metric,) if metric else ()
         with styled():
-            figure = module.draw(records)
+            figure = module.draw(records, *of)
             if figure is None:
                 continue
             png, width, height = render(figure)
-        yield DrawnFigure(name, module.TITLE, module.caption(records), png, width, height)
+        title = module.title(records, *of) if hasattr(module, "title") else module.TITLE
+        yield DrawnFigure(file_name(name), title, module.caption(records, *of), png, width, height)
+
+
+def file_name(figure: str) -> str:
+    """The name of a figure's file, without ``.png``.
+
+    >>> file_name("accuracy"), file_name("compared:ece")
+    ('accuracy', 'compared-ece')
+    """
+    return figure.replace(":", "-")

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from mahalens.report.catalogue import family, model_colours, model_label, models_in_order
+from mahalens.report.catalogue import model_colours, model_label, models_in_order
 from mahalens.report.figures.style import key, legend, panels, plain
+from mahalens.report.names import family
 from mahalens.report.numbers import is_number
 from mahalens.report.records import RunRecords
 

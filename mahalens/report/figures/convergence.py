@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mahalens.report.catalogue import family, model_colours, model_label, models_in_order
+from mahalens.report.catalogue import model_colours, model_label, models_in_order
 from mahalens.report.figures.scales import on_log_axis, padded, positive_range, set_log_ticks
 from mahalens.report.figures.style import DASHED, GREY, INK, key, legend, panels, plain
+from mahalens.report.names import family
 from mahalens.report.numbers import is_number, number
 from mahalens.report.records import RunRecords
 
