@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ELEMENTWISE = ("Abs", "ReLU", "Sigmoid", "Neg", "GELU", "SiLU", "Tanh")
+ELEMENTWISE = (*("Abs", "ReLU", "Sigmoid", "Neg", "GELU", "SiLU", "Tanh", "Softplus", "LeakyReLU"),)
 """Layers that act on each unit alone."""
 
 MIXED = "AbsReLU"
@@ -30,14 +31,15 @@ _LINEAR = re.compile(r"Linear\(\s*(\d+)\s*(?:,\s*bias\s*=\s*(True|False)\s*)?\)"
 _OFFSET_L2 = re.compile(r"OffsetL2\(\s*(\d+)\s*(?:,\s*variant\s*=\s*([\w-]+)\s*)?\)")
 _POINT_SLOPE = re.compile(r"PointSlope\(\s*(\d+)\s*\)")
 _ABS_RELU = re.compile(r"AbsReLU\(\s*absolute\s*=\s*(\d+)\s*\)")
+_LEAKY_RELU = re.compile(r"LeakyReLU\(\s*([-+.\w]+)\s*\)")
 _SEPARATOR = re.compile(r",(?![^()]*\))")
 
 
 class Layer(msgspec.Struct, frozen=True):
     """One link of a chain: a layer with units (``PARAMETRISED``), an activation, or ``Norm``.
 
-    ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``, and ``absolute`` says how
-    many units of an ``AbsReLU`` are absolute values.
+    ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``, ``absolute`` says how many
+    units of an ``AbsReLU`` are absolute values, ``slope`` is that of a ``LeakyReLU`` below 0.
     """
 
     kind: str
@@ -45,11 +47,13 @@ class Layer(msgspec.Struct, frozen=True):
     bias: bool = True
     variant: str = "paper"
     absolute: int | None = None
+    slope: float = 0.01
 
     def __str__(self) -> str:
         if self.units is None:
             marked = "" if self.absolute is None else f"(absolute={self.absolute})"
-            return f"{self.kind}{marked}"
+            leak = "" if self.slope == 0.01 else f"({self.slope!r})"
+            return f"{self.kind}{marked}{leak}"
         bias = "" if self.bias else ", bias=False"
         variant = "" if self.variant == "paper" else f", variant={self.variant}"
         return f"{self.kind}({self.units}{bias}{variant})"
@@ -170,6 +174,8 @@ class Chain(msgspec.Struct, frozen=True):
             module: nn.Module
             if layer.absolute is not None:
                 module = AbsReLU(first_units(layer.absolute, width), device=device)
+            elif layer.kind == "LeakyReLU":
+                module = nn.LeakyReLU(layer.slope)
             elif layer.units is None:
                 module = WITHOUT_PARAMETERS[layer.kind]()
             elif layer.kind == "Linear":
@@ -202,11 +208,22 @@ def _read(part: str) -> Layer:
         return Layer(MIXED, absolute=int(match[1]))
     if part.startswith(MIXED):
         raise InputError(f"cannot read {part!r}; write {MIXED}(absolute=4) for 4 Abs units")
+    if part.startswith("LeakyReLU("):
+        return Layer("LeakyReLU", slope=_slope(part))
     for kind, option in _OPTIONS.items():
         if part.startswith(kind):
             other = f" or {kind}(4{option})" if option else ""
             raise InputError(f"cannot read {part!r}; write {kind}(4){other}")
     return Layer(part)
+
+
+def _slope(part: str) -> float:
+    """Read the slope of a ``LeakyReLU``."""
+    match = _LEAKY_RELU.fullmatch(part)
+    try:
+        return float(match[1] if match else "")
+    except ValueError:
+        raise InputError(f"cannot read {part!r}; write LeakyReLU or LeakyReLU(0.2)") from None
 
 
 def _fault(layer: Layer) -> str | None:
@@ -220,8 +237,12 @@ def _fault(layer: Layer) -> str | None:
         return f"{kind} needs absolute, the number of its Abs units, 0 or more"
     if kind != MIXED and layer.absolute is not None:
         return f"{kind} takes no absolute units; only {MIXED} does"
+    if kind == "LeakyReLU" and not math.isfinite(layer.slope):
+        return f"LeakyReLU with slope {layer.slope}; give a finite number"
+    if kind != "LeakyReLU" and layer.slope != Layer(kind).slope:
+        return f"{kind} takes no slope, but {layer.slope} was given; only LeakyReLU has one"
     if kind not in PARAMETRISED:
-        plain = layer == Layer(kind, absolute=layer.absolute)
+        plain = layer == Layer(kind, absolute=layer.absolute, slope=layer.slope)
         return None if plain else f"{kind} takes no units, bias or variant of its own"
     if layer.units is None or layer.units < 1:
         return f"{kind} needs at least 1 unit"

@@ -76,6 +76,8 @@ WITHOUT_PARAMETERS: dict[str, type[nn.Module]] = {
     "GELU": nn.GELU,
     "SiLU": nn.SiLU,
     "Tanh": nn.Tanh,
+    "Softplus": nn.Softplus,
+    "LeakyReLU": nn.LeakyReLU,
     "Norm": Norm,
 }
 """The class behind each name that stands for itself in a chain."""

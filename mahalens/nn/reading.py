@@ -96,7 +96,14 @@ def _read_layer(part: nn.Module, name: str) -> tuple[Layer, int | None]:
         raise InputError(
             f"{name}(approximate={part.approximate!r}) cannot be part of a chain; use nn.GELU()"
         )
+    if type(part) is nn.Softplus and (part.beta, part.threshold) != (1, 20):
+        raise InputError(
+            f"{name}(beta={part.beta}, threshold={part.threshold}) cannot be part of a chain; use "
+            "nn.Softplus()"
+        )
     _refuse_parameters(part, name, set())
+    if type(part) is nn.LeakyReLU:
+        return Layer("LeakyReLU", slope=part.negative_slope), None
     return Layer(_KINDS[type(part)]), None
 
 

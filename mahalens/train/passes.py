@@ -11,7 +11,7 @@ from mahalens.nn.chain import Chain
 from mahalens.train.layout import parts
 from mahalens.train.losses import Loss
 from mahalens.train.parameter_rules import PARAMETRISED, LinearRule, ParameterRule
-from mahalens.train.rules import ELEMENTWISE, AbsReLURule, NormRule, Rule
+from mahalens.train.rules import NormRule, Rule, activation_rule
 
 _BLOCK_BYTES = 1 << 22
 """Size of one block of activations: small enough to stay in the shared cache."""
@@ -161,10 +161,8 @@ def _steps(chain: Chain) -> list[Rule | ParameterRule]:
             steps.append(PARAMETRISED[layer.kind](by_place[place]))
         elif layer.kind == "Norm":
             steps.append(NormRule(before if before in ("ReLU", "Sigmoid") else None))
-        elif layer.absolute is not None:
-            steps.append(AbsReLURule(layer.absolute))
         # |x|² and (-x)² are x²: Abs and Neg need no work of their own before a Norm.
         elif not (after == "Norm" and layer.kind in ("Abs", "Neg", "ReLU", "Sigmoid")):
-            steps.append(ELEMENTWISE[layer.kind]())
+            steps.append(activation_rule(layer))
         before = layer.kind
     return steps

@@ -12,6 +12,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from mahalens.nn.chain import Layer
 
 
 class Rule(Protocol):
@@ -110,6 +113,31 @@ class GELURule:
         return grad.mul_(density.mul_(self.x).add_(self.cdf))
 
 
+class SoftplusRule:
+    """``log(1 + exp(x))``, slope ``sigmoid(x)``; as in PyTorch ``x`` itself above 20."""
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        self.x = x
+        return functional.softplus(x)
+
+    def backward(self, grad: Tensor) -> Tensor:  # noqa: D102
+        return grad.mul_(self.x.sigmoid().masked_fill_(self.x > 20, 1))
+
+
+class LeakyReLURule:
+    """``x`` above 0, ``slope x`` below and at 0."""
+
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        self.x = x
+        return functional.leaky_relu(x, self.slope)
+
+    def backward(self, grad: Tensor) -> Tensor:  # noqa: D102
+        return torch.where(self.x > 0, grad, self.slope * grad)
+
+
 class NegRule:
     """``-x``."""
 
@@ -156,12 +184,21 @@ class NormRule:
         return torch.ones_like(self.x)
 
 
-ELEMENTWISE: dict[str, type[Rule]] = {
+PLAIN: dict[str, type[Rule]] = {
     "Abs": AbsRule,
     "ReLU": ReLURule,
     "Sigmoid": SigmoidRule,
     "Tanh": TanhRule,
     "SiLU": SiLURule,
     "GELU": GELURule,
+    "Softplus": SoftplusRule,
     "Neg": NegRule,
 }
+"""Rules that need to be told nothing."""
+
+
+def activation_rule(layer: Layer) -> Rule:
+    """A rule for a layer that acts on each unit alone."""
+    if layer.absolute is not None:
+        return AbsReLURule(layer.absolute)
+    return LeakyReLURule(layer.slope) if layer.kind == "LeakyReLU" else PLAIN[layer.kind]()

@@ -250,7 +250,7 @@ def _check_layers(chain: Chain, modules: Sequence[nn.Module]) -> None:
         return [(type(part).__name__, getattr(part, "variant", "")) for part in module]
 
     wanted = kinds(chain.build(device="meta"))
-    marked = [layer.absolute for layer in chain.layers]
+    marked = [(layer.absolute, layer.slope) for layer in chain.layers]
     for trial, module in enumerate(modules):
         if not isinstance(module, nn.Sequential):
             continue
@@ -259,7 +259,7 @@ def _check_layers(chain: Chain, modules: Sequence[nn.Module]) -> None:
                 read = Chain.from_module(module)
             except InputError as error:
                 raise InputError(f"trial {trial}: {error}") from None
-            if [layer.absolute for layer in read.layers] != marked:
+            if [(layer.absolute, layer.slope) for layer in read.layers] != marked:
                 raise InputError(
                     f"trial {trial}: a module of {read} for the chain {chain}; "
                     "stack modules of one architecture"

@@ -20,6 +20,8 @@ KINDS = {
     "GELU": nn.GELU,
     "SiLU": nn.SiLU,
     "Tanh": nn.Tanh,
+    "Softplus": nn.Softplus,
+    "LeakyReLU": nn.LeakyReLU,
     "Norm": Norm,
 }
 
@@ -27,7 +29,9 @@ linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
 variants = st.sampled_from(["paper", "published-code"])
 offset_l2 = st.builds(Layer, st.just("OffsetL2"), st.integers(1, 9), variant=variants)
 point_slope = st.builds(Layer, st.just("PointSlope"), st.integers(1, 9))
-elementwise = st.sampled_from([kind for kind in KINDS if kind != "Norm"]).map(Layer)
+plain = st.sampled_from([kind for kind in KINDS if kind != "Norm"]).map(Layer)
+slopes = st.floats(allow_nan=False, allow_infinity=False)
+elementwise = plain | st.builds(Layer, st.just("LeakyReLU"), slope=slopes)
 
 
 @st.composite
@@ -102,13 +106,28 @@ class TestText:
         assert chain.layers[1] == Layer("AbsReLU", absolute=3)
         assert chain.build()[1].absolute.tolist() == [True] * 3 + [False] * 5
 
+    @pytest.mark.parametrize(
+        ("text", "slope", "shown"),
+        [
+            ("LeakyReLU", 0.01, "LeakyReLU"),
+            ("LeakyReLU(0.01)", 0.01, "LeakyReLU"),
+            ("LeakyReLU( 1e-5 )", 1e-5, "LeakyReLU(1e-05)"),
+            ("LeakyReLU(-1)", -1.0, "LeakyReLU(-1.0)"),
+        ],
+    )
+    def test_what_is_read_of_leaky_relu(self, text, slope, shown):
+        chain = Chain.parse(f"Linear(8), {text}, Linear(2)", inputs=3)
+        assert chain.layers[1] == Layer("LeakyReLU", slope=slope)
+        assert str(chain.layers[1]) == shown
+        assert chain.build()[1].negative_slope == slope
+
     def test_json_of_before_there_were_variants(self):
         old = b'{"inputs":2,"layers":[{"kind":"Linear","units":4,"bias":false},{"kind":"Abs"}]}'
         wanted = Chain.parse("Linear(4, bias=False), Abs", inputs=2)
         assert msgspec.json.decode(old, type=Chain) == wanted
 
     def test_the_order_of_the_fields_of_a_layer(self):
-        assert Layer.__struct_fields__ == ("kind", "units", "bias", "variant", "absolute")
+        assert Layer.__struct_fields__ == ("kind", "units", "bias", "variant", "absolute", "slope")
 
     @settings(deadline=None)
     @given(chains())
@@ -193,6 +212,7 @@ class TestBuild:
                 assert made.absolute.tolist() == [True] * marked + [False] * (width - marked)
             else:
                 assert type(made) is KINDS[layer.kind]
+                assert getattr(made, "negative_slope", 0.01) == layer.slope
         for batch in ((), (7,), (2, 3)):
             out = module(torch.ones(*batch, chain.inputs, dtype=torch.float64))
             assert out.shape == (batch if chain.scalar else (*batch, width))
@@ -251,7 +271,7 @@ class TestErrors:
                 "Linear(4), Softmax",
                 r"layer 1: unknown layer 'Softmax'; known: Linear\(units\), OffsetL2\(units\), "
                 r"PointSlope\(units\), Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, "
-                r"AbsReLU\(absolute=units\), Norm",
+                r"Softplus, LeakyReLU, AbsReLU\(absolute=units\), Norm",
             ),
             ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
             ("Linear(4), Abs(3)", r"layer 1: unknown layer 'Abs\(3\)'"),
@@ -282,6 +302,15 @@ class TestErrors:
                 "Linear(4), AbsReLU(absolute=5)",
                 r"layer 1: AbsReLU\(absolute=5\) on 4 units; give at most 4 absolute ones",
             ),
+            (
+                "Abs, LeakyReLU()",
+                r"cannot read 'LeakyReLU\(\)'; write LeakyReLU or LeakyReLU\(0.2\)",
+            ),
+            ("LeakyReLU(a)", r"cannot read 'LeakyReLU\(a\)'; write LeakyReLU or LeakyReLU\(0.2\)"),
+            ("LeakyReLU(1, 2)", r"cannot read 'LeakyReLU\(1, 2\)'; write LeakyReLU or"),
+            ("LeakyReLU(nan)", "layer 0: LeakyReLU with slope nan; give a finite number"),
+            ("Abs, LeakyReLU(inf)", "layer 1: LeakyReLU with slope inf; give a finite number"),
+            ("Softplus(2)", r"layer 0: unknown layer 'Softplus\(2\)'"),
             ("", "the text of a chain is empty; write one such as 'Linear"),
             (" \n", "the text of a chain is empty; write one such as 'Linear"),
             ("Linear(4),", "layer 1: unknown layer ''"),
@@ -342,8 +371,20 @@ class TestErrors:
             Chain(2, (Layer("Abs"), layer))
 
     @pytest.mark.parametrize(
+        "layer", [Layer("ReLU", slope=0.2), Layer("Linear", 4, slope=0.2), Layer("Norm", slope=1)]
+    )
+    def test_slopes_are_for_leaky_relu(self, layer):
+        message = f"layer 0: {layer.kind} takes no slope, but {layer.slope} was given; only Leaky"
+        with pytest.raises(InputError, match=message):
+            Chain(2, (layer,))
+
+    @pytest.mark.parametrize(
         ("layer", "message"),
         [
+            (
+                Layer("LeakyReLU", 3),
+                "layer 0: LeakyReLU takes no units, bias or variant of its own",
+            ),
             (Layer("AbsReLU"), "layer 0: AbsReLU needs absolute, the number of its Abs units"),
             (Layer("AbsReLU", absolute=-1), "layer 0: AbsReLU needs absolute, the number of its"),
             (Layer("AbsReLU", 2, absolute=1), "layer 0: AbsReLU takes no units, bias or variant"),

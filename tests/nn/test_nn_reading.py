@@ -56,6 +56,8 @@ class TestWhatIsRead:
             nn.SiLU(inplace=True),
             nn.Tanh(),
             PointSlope(3, 5),
+            nn.Softplus(),
+            nn.LeakyReLU(0.2, inplace=True),
             Abs(),
             Norm(),
             Neg(),
@@ -64,7 +66,8 @@ class TestWhatIsRead:
         assert chain.inputs == 7
         assert str(chain) == (
             "Linear(5), ReLU, Linear(6, bias=False), Sigmoid, OffsetL2(4), GELU, "
-            "OffsetL2(3, variant=published-code), SiLU, Tanh, PointSlope(5), Abs, Norm, Neg"
+            "OffsetL2(3, variant=published-code), SiLU, Tanh, PointSlope(5), Softplus, "
+            "LeakyReLU(0.2), Abs, Norm, Neg"
         )
 
     def test_what_is_built_computes_the_same(self):
@@ -122,13 +125,22 @@ class TestLayersThatAreNoPartOfAChain:
         name = type(layer).__name__
         message = (
             f"^layer 2: {name} cannot be part of a chain; known: Linear, OffsetL2, PointSlope, "
-            "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Norm, AbsReLU$"
+            "Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, Softplus, LeakyReLU, Norm, AbsReLU$"
         )
         refused(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), layer), message)
 
     def test_nested(self):
         module = nn.Sequential(nn.Linear(2, 4), nn.Sequential(nn.ReLU()))
         refused(module, "^layer 1: Sequential cannot be part of a chain; known: ")
+
+    @pytest.mark.parametrize("layer", [nn.Softplus(2.0), nn.Softplus(1, 10)], ids=str)
+    def test_other_softplus(self, layer):
+        module = nn.Sequential(nn.Linear(2, 4), layer)
+        refused(module, r"^layer 1: Softplus\(beta=.*\) cannot be part .*; use nn.Softplus\(\)$")
+
+    def test_a_slope_that_is_no_number(self):
+        module = nn.Sequential(nn.Linear(2, 4), nn.LeakyReLU(float("nan")))
+        refused(module, "^layer 1: LeakyReLU with slope nan; give a finite number$")
 
     def test_the_approximate_gelu(self):
         module = nn.Sequential(nn.Linear(2, 4), nn.GELU(approximate="tanh"))

@@ -23,7 +23,9 @@ class TestAccuracy:
     """
 
     def grid(self, dtype):
-        far = torch.tensor([1e-30, 1e-10, 1e-3, 0.5, 8.6, 9, 17, 20, 36, 80, 87.5, 88.5, 1000])
+        far = torch.tensor(
+            [1e-30, 1e-10, 1e-3, 0.5, 8.6, 9, 17, 20, 20.5, 36, 80, 87.5, 88.5, 1000]
+        )
         grid = torch.cat([far, -far, torch.linspace(-12, 12, 3001)]).double()
         if dtype == torch.float64:
             grid = torch.cat([grid, torch.tensor([-745.0, -709.5, -300.0, 300.0, 709.5]).double()])

@@ -122,7 +122,8 @@ def test_gradients_of_any_chain_equal_autograd(chain, samples, own, labels, bloc
         wanted, slopes = plain_gradient(stack[trial], *of_trial)
         gradient = TrialStack.from_tensors(chain, slopes).values[0]
         torch.testing.assert_close(losses[trial], wanted, rtol=1e-12, atol=1e-15)
-        bound = 1e-12 * float(gradient.abs().max())
+        # 1 - y² of a Tanh far out is a small difference, and all gradients below it with it.
+        bound = 1e-12 * float(gradient.abs().max()) + 1e-14
         torch.testing.assert_close(gradients[trial], gradient, rtol=1e-12, atol=bound)
 
 

@@ -20,6 +20,7 @@ CHAINS = [
     "Linear(4), Abs, PointSlope(3)",
     "PointSlope(3), OffsetL2(2), PointSlope(1)",
     "AbsReLU(absolute=1), Linear(4), AbsReLU(absolute=0), Linear(3), AbsReLU(absolute=3)",
+    "Linear(4), Softplus, Linear(3), LeakyReLU(0.3), Norm",
 ]
 
 
@@ -173,6 +174,11 @@ class TestForeignModules:
             Chain.parse(f"Linear(4), AbsReLU(absolute={marked})", inputs=4) for marked in (1, 2)
         )
         with pytest.raises(InputError, match=r"trial 1: a module of Linear\(4\), AbsReLU\(abs.*=2"):
+            TrialStack.from_modules(chain, [chain.build(), other.build()])
+
+    def test_other_slopes(self):
+        chain, other = (Chain.parse(f"Linear(4), LeakyReLU({s})", inputs=4) for s in (0.1, 0.2))
+        with pytest.raises(InputError, match=r"trial 1: a module of Linear\(4\), LeakyReLU\(0.2\)"):
             TrialStack.from_modules(chain, [chain.build(), other.build()])
 
     def test_mixed_dtypes(self):

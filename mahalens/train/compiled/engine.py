@@ -19,7 +19,8 @@ from mahalens.train.compiled.threads import spread
 from mahalens.train.layout import parameter_count, parts
 
 KINDS = (
-    *("Linear", "Abs", "ReLU", "AbsReLU", "Sigmoid", "GELU", "SiLU", "Tanh", "Neg", "Norm"),
+    *("Linear", "Abs", "ReLU", "AbsReLU", "Sigmoid", "GELU", "SiLU", "Tanh"),
+    *("Softplus", "LeakyReLU", "Neg", "Norm"),
     *("OffsetL2", "OffsetL2 by the published code", "PointSlope"),
 )
 """As the library numbers them."""
@@ -36,7 +37,8 @@ _WAVE = 8  # ranges worked on at a time, each with a gradient of its own
 
 class _Layer(Structure):
     _fields_ = [
-        (name, c_longlong) for name in ("kind", "inputs", "outputs", "offset", "bias", "absolute")
+        *[(n, c_longlong) for n in ("kind", "inputs", "outputs", "offset", "bias", "absolute")],
+        ("slope", c_double),
     ]
 
 
@@ -262,7 +264,7 @@ def _layers(chain: Chain) -> ctypes.Array[_Layer]:
         outputs = 1 if layer.kind == "Norm" else layer.units or width
         has_bias = layer.kind == "Linear" and layer.bias
         start, marked = offsets.get(place, 0), layer.absolute or 0
-        layers.append(_Layer(kind, width, outputs, start, has_bias, marked))
+        layers.append(_Layer(kind, width, outputs, start, has_bias, marked, layer.slope))
     return (_Layer * len(layers))(*layers)
 
 

@@ -4,12 +4,17 @@
 #include <cmath>
 #include <string.h>
 
-enum Kind { LINEAR, ABS, RELU, ABS_RELU, SIGMOID, GELU, SILU, TANH, NEG, NORM, OFFSET_L2, OFFSET_L2_CODE, POINT_SLOPE };
+enum Kind {
+    LINEAR,
+    ABS, RELU, ABS_RELU, SIGMOID, GELU, SILU, TANH, SOFTPLUS, LEAKY_RELU, NEG,  // unit by unit
+    NORM, OFFSET_L2, OFFSET_L2_CODE, POINT_SLOPE
+};
 
-// One layer: its widths, where its parameters begin in a trial's row of values, and how many units of
-// an ABS_RELU are absolute values, from the first on.
+// One layer: its widths, where its parameters begin in a trial's row of values, how many units of an
+// ABS_RELU are absolute values, from the first on, and the slope of a LEAKY_RELU below 0.
 struct Layer {
     count kind, inputs, outputs, offset, bias, absolute;
+    double slope;
 };
 
 // Whether a layer is a matrix product and a number per unit.
@@ -22,13 +27,13 @@ template <> struct Exp<float> {
     typedef int bits;
     static constexpr float low = -87.f, high = 88.f, magic = 12582912.f;
     static constexpr float ln2_high = 0.693145752f, ln2_low = 1.42860677e-6f;
-    static const int terms = 7, shift = 23, bias = 127;
+    static const int terms = 7, shift = 23, bias = 127, log_terms = 8;
 };
 template <> struct Exp<double> {
     typedef long long bits;
     static constexpr double low = -708., high = 709., magic = 6755399441055744.;
     static constexpr double ln2_high = 6.93145751953125e-1, ln2_low = 1.42860682030941723212e-6;
-    static const int terms = 13, shift = 52, bias = 1023;
+    static const int terms = 13, shift = 52, bias = 1023, log_terms = 17;
 };
 
 static constexpr double inverse_factorial(int k) { return k < 2 ? 1. : inverse_factorial(k - 1) / k; }
@@ -74,6 +79,19 @@ template <class real> static inline real tanh_(real x) {
     return x < 0 ? -size : size;
 }
 
+// log(1 + u) for 0 <= u <= 1, as 2 artanh(s) = 2 (s + s³/3 + ...) with s = u / (2 + u) <= 1/3.
+template <class real> static inline real log1p_(real u) {
+    real s = u / (2 + u), square = s * s, sum = 0;
+    for (int k = Exp<real>::log_terms - 1; k >= 0; k--) sum = sum * square + 1 / (real)(2 * k + 1);
+    return 2 * s * sum;
+}
+
+// log(1 + e^x) = max(x, 0) + log(1 + e^-|x|): nothing overflows. As in PyTorch, x itself above 20.
+template <class real> static inline real softplus_(real x) {
+    real down = x < 0 ? x : -x, rest = down < Exp<real>::low ? 0 : log1p_(exp_(down));
+    return x > 20 ? x : (x < 0 ? 0 : x) + rest;
+}
+
 static inline double erf_(double x) { return erf(x); }
 static inline float erf_(float x) { return erff(x); }
 
@@ -91,6 +109,7 @@ static void elementwise(count kind, count n, const real *__restrict x, real *__r
     case SILU: for (count i = 0; i < n; i++) y[i] = x[i] * sigmoid_(x[i]); break;
     case TANH: for (count i = 0; i < n; i++) y[i] = tanh_(x[i]); break;
     case GELU: for (count i = 0; i < n; i++) y[i] = x[i] * normal_cdf(x[i]); break;
+    case SOFTPLUS: for (count i = 0; i < n; i++) y[i] = softplus_(x[i]); break;
     }
 }
 
@@ -104,6 +123,7 @@ static void elementwise_back(count kind, count n, const real *__restrict x,
     case NEG: for (count i = 0; i < n; i++) g[i] = -g[i]; break;
     case SIGMOID: for (count i = 0; i < n; i++) g[i] *= y[i] * (1 - y[i]); break;
     case TANH: for (count i = 0; i < n; i++) g[i] *= 1 - y[i] * y[i]; break;
+    case SOFTPLUS: for (count i = 0; i < n; i++) g[i] *= x[i] > 20 ? 1 : sigmoid_(x[i]); break;
     case SILU:
         for (count i = 0; i < n; i++) {
             real s = sigmoid_(x[i]);
@@ -118,11 +138,22 @@ static void elementwise_back(count kind, count n, const real *__restrict x,
     }
 }
 
+template <class real>
+static void leaky_relu(real slope, count n, const real *__restrict x, real *__restrict y) {
+    for (count i = 0; i < n; i++) y[i] = x[i] > 0 ? x[i] : slope * x[i];
+}
+
+template <class real>
+static void leaky_relu_back(real slope, count n, const real *__restrict x, real *__restrict g) {
+    for (count i = 0; i < n; i++) g[i] = x[i] > 0 ? g[i] : slope * g[i];
+}
+
 // An elementwise layer on n samples, a whole number of panels [unit][PANEL]; all units alike but
 // those of ABS_RELU.
 template <class real> static void activate(const Layer &layer, count n, const real *x, real *y) {
     const count all = layer.outputs * n, step = layer.outputs * Width<real>::panel;
     const count some = layer.absolute * Width<real>::panel;
+    if (layer.kind == LEAKY_RELU) return leaky_relu((real)layer.slope, all, x, y);
     if (layer.kind != ABS_RELU) return elementwise(layer.kind, all, x, y);
     for (count at = 0; at < all; at += step) {
         elementwise(ABS, some, x + at, y + at);
@@ -134,6 +165,7 @@ template <class real>
 static void activate_back(const Layer &layer, count n, const real *x, const real *y, real *g) {
     const count all = layer.outputs * n, step = layer.outputs * Width<real>::panel;
     const count some = layer.absolute * Width<real>::panel;
+    if (layer.kind == LEAKY_RELU) return leaky_relu_back((real)layer.slope, all, x, g);
     if (layer.kind != ABS_RELU) return elementwise_back(layer.kind, all, x, y, g);
     for (count at = 0; at < all; at += step) {
         elementwise_back(ABS, some, x + at, y + at, g + at);
