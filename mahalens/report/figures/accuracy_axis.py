@@ -39,8 +39,8 @@ class AccuracyScale:
         errors = 100.0 - np.asarray(accuracies, dtype=np.float64)
         return -np.log10(np.maximum(errors, self._zero))
 
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places with their labels, the worst first, no two closer than a reader can tell."""
+    def ticks(self, gap: float = 0.045) -> list[tuple[float, str]]:
+        """Places with their labels, the worst first, no two closer than a share of the axis."""
         low, high = self.limits()
 
         def inside(errors: Sequence[float]) -> list[tuple[float, str]]:
@@ -51,11 +51,11 @@ class AccuracyScale:
         found = inside(_FINER) if len(found) < 5 else found
         if self._perfect:
             last = float(-np.log10(self._zero))
-            found = [tick for tick in found if tick[0] < last - 0.12 * (high - low)]
+            found = [tick for tick in found if tick[0] < last - max(0.12, gap) * (high - low)]
             found.append((last, "100"))
         kept: list[tuple[float, str]] = []
         for place, label in found:
-            if not kept or place - kept[-1][0] >= 0.045 * (high - low):
+            if not kept or place - kept[-1][0] >= gap * (high - low):
                 kept.append((place, label))
         return kept
 
@@ -65,11 +65,11 @@ class AccuracyScale:
         room = max(0.04 * (high - low), 0.03)
         return float(low - room), float(high + room)
 
-    def set(self, axis: Axis) -> None:
-        """Give an axis these limits and ticks."""
+    def set(self, axis: Axis, gap: float = 0.045) -> None:
+        """Give an axis these limits and ticks, no two closer than ``gap``, a share of it."""
         axis.set_minor_locator(NullLocator())
         axis.set_view_interval(*self.limits(), ignore=True)
-        places, labels = zip(*self.ticks(), strict=True) if self.ticks() else ((), ())
+        places, labels = zip(*found, strict=True) if (found := self.ticks(gap)) else ((), ())
         axis.set_ticks(list(places), list(labels))
 
 

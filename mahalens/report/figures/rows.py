@@ -1,4 +1,4 @@
-"""Rows of networks, family by family, for figures with a row per network."""
+"""Rows of models, for figures with a row per model; of networks, family by family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GAP = 0.6  # between families, in rows
 
 @dataclass(frozen=True)
 class Rows:
-    """Where each network stands, from the top down, and how far down it goes."""
+    """Where each model stands, from the top down, and how far down it goes."""
 
     places: dict[str, float]
     depth: float
@@ -42,6 +42,16 @@ def family_rows(models: Iterable[str]) -> Rows:
             place += 1.0
         place = round(place + _GAP, 6)
     return Rows(places, place - _GAP)
+
+
+def plain_rows(names: Iterable[str]) -> Rows:
+    """Rows in the given order, evenly spaced.
+
+    >>> plain_rows(["b", "a"])
+    Rows(places={'b': 0.0, 'a': 1.0}, depth=2.0)
+    """
+    places = {name: float(place) for place, name in enumerate(names)}
+    return Rows(places, float(len(places)))
 
 
 def room_for_rows(rows: Rows, each: float = 0.27) -> float:

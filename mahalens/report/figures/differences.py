@@ -1,0 +1,114 @@
+"""Paired differences of every tested pair with their intervals, a panel per data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mahalens.report.catalogue import MetricView
+from mahalens.report.comparisons import is_significant, pair_label
+from mahalens.report.figures.part_panels import metric_of, part_panels, shade_rows, tick_gap
+from mahalens.report.figures.rows import plain_rows, room_for_rows
+from mahalens.report.figures.style import GREY, INK, key, legend, plain
+from mahalens.report.numbers import is_number
+from mahalens.report.records import RunRecords
+
+_BETTER, _WORSE = "#0072B2", "#D55E00"
+_LETTER = 0.075  # inches, of the names of rows
+_FAR = 15.0  # times the median: from there on a linear axis would hide the small differences
+
+
+def title(records: RunRecords, metric: str = "") -> str:
+    """The question that the figure answers."""
+    return f"{_metric(records, metric).label}: which differences are real?"
+
+
+def caption(records: RunRecords, metric: str = "") -> str:
+    """What to look for."""
+    return (
+        "Mean over the trials of the first model minus the second, with its 95 % interval. Filled: "
+        "significant (p < 0.05) by the test to lean on, after Holm's correction over the pairs of "
+        "the data set. An interval is not corrected: it can keep clear of zero where the test, "
+        "after the correction, is not significant."
+    )
+
+
+def draw(records: RunRecords, metric: str = "") -> Figure | None:
+    """None when nothing was tested."""
+    view = _metric(records, metric)
+    tests = {part.part: _lines(part, view.name) for part in records.parts()}
+    parts = [part for part in records.parts() if tests[part.part]]
+    if not parts:
+        return None
+    names = list(dict.fromkeys(name for own in tests.values() for name in own))
+    rows = plain_rows(names)
+    unit = "points" if view.unit == "%" else view.unit
+    along = f"difference in {view.mid_sentence}{f' ({unit})' if unit else ''}"
+    figure, axes = part_panels(parts, room_for_rows(rows, 0.25), along, sharey=True)
+    shade_rows(axes, len(names))
+    beside = 0.4 + _LETTER * max(len(name) for name in names)
+    for ax, part in zip(axes, parts, strict=True):
+        for name, line in tests[part.part].items():
+            _draw_pair(ax, line, rows.places[name], view)
+        ax.axvline(0.0, color=INK, lw=0.9, zorder=2)
+        _set_axis(ax, list(tests[part.part].values()), tick_gap(len(parts), beside))
+    rows.label(axes[0], plain)
+    dot: dict[str, Any] = {"marker": "o", "lw": 1.4, "ms": 6}
+    told = [key("not significant", color=GREY, mfc="white", mec=GREY, **dot)]
+    if view.better:
+        told.insert(0, key("significant, first is better", color=_BETTER, **dot))
+        told.insert(1, key("significant, second is better", color=_WORSE, **dot))
+    else:
+        told.insert(0, key("significant", color=_BETTER, **dot))
+    legend(figure, told)
+    return figure
+
+
+def _metric(records: RunRecords, metric: str) -> MetricView:
+    """The metric asked for, else the primary one if it was tested, else the first that was."""
+    tested = [str(line.get("metric") or "") for line in records.summary.get("comparisons", [])]
+    primary = metric_of(records, metric)
+    return (
+        primary if metric or primary.name in tested or not tested else metric_of(records, tested[0])
+    )
+
+
+def _lines(part: RunRecords, metric: str) -> dict[str, dict[str, Any]]:
+    """The tests of a metric that gave a difference, by the name of the pair."""
+    return {
+        pair_label(str(line["a"]), str(line["b"]), part.study): line
+        for line in part.summary["comparisons"]
+        if line.get("metric") == metric and is_number(line.get("mean_difference"))
+    }
+
+
+def _draw_pair(ax: Axes, line: dict[str, Any], place: float, metric: MetricView) -> None:
+    difference = float(line["mean_difference"])
+    clear = is_significant(line)
+    good = (difference > 0) == (metric.better == "high") or metric.better is None
+    colour = (_BETTER if good else _WORSE) if clear else GREY
+    given = (line.get(f"difference_ci95_{end}") for end in ("low", "high"))
+    ends = [float(end) for end in given if end is not None and is_number(end)]
+    if len(ends) == 2:
+        ax.plot(ends, [place, place], "-", lw=1.6, color=colour, zorder=3)
+    face = colour if clear else "white"
+    ax.plot([difference], [place], "o", ms=6, mfc=face, mec=colour, mew=1.4, zorder=4)
+
+
+def _set_axis(ax: Axes, lines: list[dict[str, Any]], gap: float) -> None:
+    """Limits and ticks; beyond the usual sizes the axis is logarithmic."""
+    from matplotlib.ticker import MaxNLocator
+
+    named = ("mean_difference", "difference_ci95_low", "difference_ci95_high")
+    values = [float(line[n]) for line in lines for n in named if is_number(line.get(n))]
+    low, high = min(0.0, *values), max(0.0, *values)
+    room = 0.05 * (high - low) or 0.5
+    ax.set_xlim(low - room, high + room)
+    ax.xaxis.set_major_locator(MaxNLocator(max(2, min(6, int(1 / gap) - 1))))
+    sizes = np.abs([float(line["mean_difference"]) for line in lines])
+    typical = float(np.median(sizes))
+    if typical > 0 and max(-low, high) > _FAR * typical:
+        ax.set_xscale("symlog", linthresh=typical)
