@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axis import Axis
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 _ERRORS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0)
@@ -44,11 +44,15 @@ class AccuracyScale:
         low, high = self.limits()
 
         def inside(errors: Sequence[float]) -> list[tuple[float, str]]:
-            ticks = [(float(-np.log10(e)), f"{100 - e:g}") for e in reversed(errors)]
+            ticks = [(float(-np.log10(e)), f"{round(100 - e, 6):g}") for e in reversed(errors)]
             return [(place, label) for place, label in ticks if low <= place <= high]
 
         found = inside(_ERRORS)
-        found = inside(_FINER) if len(found) < 5 else found
+        # Few round numbers are better than many others, where there is no room for many.
+        found = inside(_FINER) if len(found) < (5 if gap < 0.06 else 3) else found
+        if len(found) < 3:  # less than a factor of two: as on a linear axis
+            even = MaxNLocator(4).tick_values(100 - self.worst, 100 - self.best)
+            found = inside([100 - float(a) for a in reversed(even) if a < 100 - 1e-9])
         if self._perfect:
             last = float(-np.log10(self._zero))
             found = [tick for tick in found if tick[0] < last - max(0.12, gap) * (high - low)]

@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from mahalens.report.catalogue import MetricView
 from mahalens.report.comparisons import is_significant, pair_label
 from mahalens.report.figures.part_panels import metric_of, part_panels, shade_rows, tick_gap
 from mahalens.report.figures.rows import plain_rows, room_for_rows
 from mahalens.report.figures.style import GREY, INK, key, legend, plain
-from mahalens.report.numbers import is_number
+from mahalens.report.figures.trial_rows import no_value
+from mahalens.report.numbers import is_number, number
 from mahalens.report.records import RunRecords
 
 _BETTER, _WORSE = "#0072B2", "#D55E00"
 _LETTER = 0.075  # inches, of the names of rows
-_FAR = 15.0  # times the median: from there on a linear axis would hide the small differences
+_FAR = 20.0  # times the median: from there on a linear axis would hide the small differences
+_SOME = 4  # differences of which it makes sense to ask what most of them are like
 
 
 def title(records: RunRecords, metric: str = "") -> str:
@@ -43,27 +46,38 @@ def draw(records: RunRecords, metric: str = "") -> Figure | None:
     parts = [part for part in records.parts() if tests[part.part]]
     if not parts:
         return None
-    names = list(dict.fromkeys(name for own in tests.values() for name in own))
+    # In the order of the data set with most pairs: one that lacks a pair must not move it.
+    fullest = sorted(tests.values(), key=len, reverse=True)
+    names = list(dict.fromkeys(name for own in fullest for name in own))
     rows = plain_rows(names)
     unit = "points" if view.unit == "%" else view.unit
     along = f"difference in {view.mid_sentence}{f' ({unit})' if unit else ''}"
     figure, axes = part_panels(parts, room_for_rows(rows, 0.25), along, sharey=True)
     shade_rows(axes, len(names))
     beside = 0.4 + _LETTER * max(len(name) for name in names)
+    drawn: set[str] = set()
     for ax, part in zip(axes, parts, strict=True):
-        for name, line in tests[part.part].items():
-            _draw_pair(ax, line, rows.places[name], view)
+        for name, place in rows.places.items():
+            line = tests[part.part].get(name)
+            if line is None:
+                no_value(ax, place)
+            else:
+                drawn.add(_draw_pair(ax, line, place, view))
         ax.axvline(0.0, color=INK, lw=0.9, zorder=2)
         _set_axis(ax, list(tests[part.part].values()), tick_gap(len(parts), beside))
     rows.label(axes[0], plain)
-    dot: dict[str, Any] = {"marker": "o", "lw": 1.4, "ms": 6}
-    told = [key("not significant", color=GREY, mfc="white", mec=GREY, **dot)]
-    if view.better:
-        told.insert(0, key("significant, first is better", color=_BETTER, **dot))
-        told.insert(1, key("significant, second is better", color=_WORSE, **dot))
-    else:
-        told.insert(0, key("significant", color=_BETTER, **dot))
-    legend(figure, told)
+    words = {_BETTER: "significant, first is better", _WORSE: "significant, second is better"}
+    if view.better is None:
+        words = {_BETTER: "significant"}
+    words[GREY] = "not significant"
+    legend(
+        figure,
+        [
+            key(said, color=c, marker="o", ms=6, lw=1.6, mec=c, mfc="white" if c == GREY else c)
+            for c, said in words.items()
+            if c in drawn
+        ],
+    )
     return figure
 
 
@@ -85,7 +99,8 @@ def _lines(part: RunRecords, metric: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _draw_pair(ax: Axes, line: dict[str, Any], place: float, metric: MetricView) -> None:
+def _draw_pair(ax: Axes, line: dict[str, Any], place: float, metric: MetricView) -> str:
+    """Draw a difference; say in which colour."""
     difference = float(line["mean_difference"])
     clear = is_significant(line)
     good = (difference > 0) == (metric.better == "high") or metric.better is None
@@ -96,19 +111,28 @@ def _draw_pair(ax: Axes, line: dict[str, Any], place: float, metric: MetricView)
         ax.plot(ends, [place, place], "-", lw=1.6, color=colour, zorder=3)
     face = colour if clear else "white"
     ax.plot([difference], [place], "o", ms=6, mfc=face, mec=colour, mew=1.4, zorder=4)
+    return colour
 
 
 def _set_axis(ax: Axes, lines: list[dict[str, Any]], gap: float) -> None:
-    """Limits and ticks; beyond the usual sizes the axis is logarithmic."""
-    from matplotlib.ticker import MaxNLocator
-
+    """Limits and ticks; where some differences are far larger than most, a log scale for those."""
     named = ("mean_difference", "difference_ci95_low", "difference_ci95_high")
     values = [float(line[n]) for line in lines for n in named if is_number(line.get(n))]
     low, high = min(0.0, *values), max(0.0, *values)
-    room = 0.05 * (high - low) or 0.5
-    ax.set_xlim(low - room, high + room)
-    ax.xaxis.set_major_locator(MaxNLocator(max(2, min(6, int(1 / gap) - 1))))
+    most = max(2, min(6, int(1 / gap) - 1))
     sizes = np.abs([float(line["mean_difference"]) for line in lines])
     typical = float(np.median(sizes))
-    if typical > 0 and max(-low, high) > _FAR * typical:
-        ax.set_xscale("symlog", linthresh=typical)
+    if len(lines) < _SOME or typical == 0 or max(-low, high) <= _FAR * typical:
+        room = 0.05 * (high - low) or 0.5
+        ax.set_xlim(low - room, high + room)
+        ax.xaxis.set_major_locator(MaxNLocator(most))
+        return
+    edge = float(f"{2 * typical:.0e}")
+    ax.set_xscale("symlog", linthresh=edge, linscale=1.0)
+    ax.set_xlim(low * 1.4 if low < -edge else low - edge / 5, high * 1.4 if high > edge else edge)
+    tens = [edge * 10.0**power for power in range(4) if edge * 10.0**power <= max(-low, high)]
+    ticks = [-t for t in reversed(tens) if -t >= low] + [0.0] + [t for t in tens if t <= high]
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks(ticks, [number(tick).replace("-", "−") for tick in ticks])
+    told = f"{ax.get_title(loc='left')} (log scale beyond ±{number(edge)})"
+    ax.set_title(told, loc="left", fontsize=9)

@@ -32,12 +32,16 @@ def tick_gap(count: int, beside: float) -> float:
 def part_panels(
     parts: list[RunRecords], height: float, along: str, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Panels with the titles of the parts, and ``along`` below the last of each column."""
+    """Panels with the titles of the parts, and ``along`` below the last of each column.
+
+    Below three columns it stands once, under the middle one: it is too long for each.
+    """
     columns = columns_for(len(parts))
     figure, axes = panels(len(parts), columns, height, extra_height=0.6, **options)
     for place, (ax, part) in enumerate(zip(axes, parts, strict=True)):
         ax.set_title(plain(part.title), loc="left")
-        if place + columns >= len(parts):
+        ax.tick_params(labelbottom=True)  # also where a panel stands below
+        if place + columns >= len(parts) and (columns < 3 or place % columns == 1):
             ax.set_xlabel(plain(along))
     return figure, axes
 

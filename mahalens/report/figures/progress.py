@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from mahalens.report.catalogue import (
@@ -65,6 +66,8 @@ def draw(records: RunRecords) -> Figure | None:
         axes[0].set_xscale("symlog", linthresh=1.0, linscale=0.4)
         most = max(2, int(1 / tick_gap(len(parts), 1.0)))
         set_log_ticks(axes[0].xaxis, 1.0, last, most=most, zero=0.0)
+    else:
+        axes[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes[0].set_xlim(min(0.0, *(float(c.step.min()) for c in curves)), last * 1.02)
     names = {model: plain(model_label(model, records.study)) for model in models}
     legend(figure, [key(names[m], lw=2.0, color=styles[m][0], ls=styles[m][1]) for m in models])

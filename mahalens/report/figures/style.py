@@ -89,8 +89,10 @@ def panels(
 
 
 def legend(figure: Figure, entries: list[Entry], columns: int = 5) -> None:
-    """One legend for the whole figure, below the panels."""
+    """One legend for the whole figure, below the panels, with as many columns as there is room."""
     if entries:
+        widest = 0.75 + 0.078 * max(len(label) for _, label in entries)  # inches
+        columns = max(1, min(columns, int(WIDTH / widest)))
         figure.legend(
             handles=[handle for handle, _ in entries],
             labels=[label for _, label in entries],

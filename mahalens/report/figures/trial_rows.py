@@ -48,9 +48,7 @@ def draw_trials(
         trials = part.trials.of(model, metric)
         row = part.row(model, metric)
         if not trials:
-            within = ax.get_yaxis_transform()
-            told = ax.text(0.99, place, "no value", fontsize=8, color=GREY, transform=within)
-            told.set(va="center", ha="right")
+            no_value(ax, place)
         ax.plot(
             scale.at(list(trials.values())),
             [place + jitter(trial, len(trials)) for trial in trials],
@@ -71,6 +69,13 @@ def draw_trials(
         if is_number(row.get("published")):
             ax.plot(scale.at([row["published"]]), [place], "D", **_PUBLISHED)
     return several
+
+
+def no_value(ax: Axes, place: float) -> None:
+    """Say that there is nothing to draw in a row."""
+    within = ax.get_yaxis_transform()
+    told = ax.text(0.99, place, "no value", fontsize=8, color=GREY, transform=within)
+    told.set(va="center", ha="right")
 
 
 def entries(trial: str, *, several: bool, published: bool) -> list[Entry]:
