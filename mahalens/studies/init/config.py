@@ -1,0 +1,102 @@
+"""What a run of the study of starting weights is told, and what of it is scaled down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mahalens.errors import InputError
+from mahalens.studies.init.models import MODELS
+from mahalens.studies.options import check_count
+from mahalens.studies.paired.config import PairedConfig, choose
+
+SMALL_SETS = ("digits", "iris", "wine", "breast-cancer")
+"""Data that need no download: what is run by default."""
+ALL_SETS = (*SMALL_SETS, "mnist", "fashion-mnist")
+LARGE_SIZE = 5_000
+"""Training samples taken of a large set by default, so that a run takes minutes."""
+EPOCHS, TRIALS, TUNINGS, START_ROWS = 20, 10, 3, 5_000
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Learning rates of Adam to choose from."""
+IMAGE_UNITS, TABLE_UNITS = 128, 32
+"""Hidden units on images, and on all other data."""
+
+
+class InitConfig(PairedConfig, frozen=True, kw_only=True):
+    """Everything that decides the numbers of a run.
+
+    ``rates`` are the learning rates that every trial chooses from, with a part of its training
+    samples held out: once on images, ``tunings`` times on tables, where that part is small. A
+    start is computed from ``start_rows`` samples at most.
+    """
+
+    rates: tuple[float, ...] = RATES
+    tunings: int = TUNINGS
+    start_rows: int = START_ROWS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("tunings", self.tunings, 1)
+        check_count("start-rows", self.start_rows, 2)
+        if not self.rates or not all(math.isfinite(r) and r > 0 for r in self.rates):
+            given = ", ".join(f"{rate:g}" for rate in self.rates) or "none"
+            raise InputError(f"learning rates of {given}; give positive numbers")
+
+    @classmethod
+    def with_defaults(
+        cls,
+        *,
+        data: Sequence[str] | None = None,
+        models: Sequence[str] | None = None,
+        trials: int | None = None,
+        epochs: int | None = None,
+        train_size: int | None = None,
+        seed: int = 0,
+        published: bool = False,
+        rates: Sequence[float] = RATES,
+    ) -> InitConfig:
+        """Fill in what is not given: digits and the tables, and less of a large set."""
+        if published:
+            given = {"data": data, "trials": trials, "epochs": epochs, "train-size": train_size}
+            for name, value in given.items():
+                if value is not None:
+                    raise InputError(
+                        f"--published with --{name}: the full protocol has its own; leave one of "
+                        "them out"
+                    )
+            data = ALL_SETS
+        data = SMALL_SETS if data is None else data
+        if train_size is None and not published and any(name not in SMALL_SETS for name in data):
+            train_size = LARGE_SIZE
+        return cls(
+            data=tuple(data),
+            models=choose("models", MODELS if models is None else models, list(MODELS)),
+            trials=TRIALS if trials is None else trials,
+            epochs=EPOCHS if epochs is None else epochs,
+            train_size=train_size,
+            seed=seed,
+            rates=tuple(rates),
+        )
+
+    def deviations(self) -> list[str]:
+        """What differs from the full protocol, one sentence each; none means the full one."""
+        found = []
+
+        def compare(name: str, value: object, full: object) -> None:
+            if value != full:
+                found.append(f"{name}: {value} instead of {full}")
+
+        for name, own, full in (
+            ("data", self.data, ALL_SETS),
+            ("models", self.models, tuple(MODELS)),
+        ):
+            if missing := [one for one in full if one not in own]:
+                found.append(f"{name}: without {', '.join(missing)}")
+        compare("training samples", "all" if self.train_size is None else self.train_size, "all")
+        compare("epochs", self.epochs, EPOCHS)
+        compare("trials", self.trials, TRIALS)
+        shown = [" ".join(f"{rate:g}" for rate in rates) for rates in (self.rates, RATES)]
+        compare("learning rates", *shown)
+        compare("splits of a table to choose one", self.tunings, TUNINGS)
+        compare("samples to start from", self.start_rows, START_ROWS)
+        return found

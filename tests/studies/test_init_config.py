@@ -1,0 +1,125 @@
+"""What a run of the study of starting weights is told, its models and its claims."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from mahalens.errors import InputError
+from mahalens.init import METHODS
+from mahalens.studies.init.claims import claims_for
+from mahalens.studies.init.config import ALL_SETS, LARGE_SIZE, SMALL_SETS, InitConfig
+from mahalens.studies.init.metrics import METRICS
+from mahalens.studies.init.models import FROM_DATA, MODELS, RIVALS, STARTS, read_model
+from mahalens.studies.init.presentation import PRESENTATION
+from mahalens.studies.init.run import STUDY, pairs
+from mahalens.studies.paired.config import name_of
+
+
+def test_defaults_need_no_download_and_say_what_they_leave_out():
+    config = InitConfig.with_defaults()
+    assert config.data == SMALL_SETS
+    assert config.train_size is None
+    assert config.trials == 10
+    assert config.deviations() == ["data: without mnist, fashion-mnist"]
+
+
+def test_the_full_protocol_deviates_in_nothing():
+    config = InitConfig.with_defaults(published=True)
+    assert config.data == ALL_SETS
+    assert config.train_size is None
+    assert config.deviations() == []
+
+
+def test_large_sets_are_cut_by_default():
+    config = InitConfig.with_defaults(data=["mnist"])
+    assert config.train_size == LARGE_SIZE
+    assert f"training samples: {LARGE_SIZE} instead of all" in config.deviations()
+    assert InitConfig.with_defaults(data=["mnist"], train_size=60_000).train_size == 60_000
+
+
+def test_all_that_is_scaled_is_said():
+    config = replace(
+        InitConfig.with_defaults(trials=3, epochs=2, models=["relu-lsuv", "abs-kaiming"]),
+        rates=(0.01,),
+        tunings=1,
+        start_rows=50,
+    )
+    assert config.models == ("abs-kaiming", "relu-lsuv")  # in the order of the study
+    told = "\n".join(config.deviations())
+    for word in ("trials: 3", "epochs: 2", "rates: 0.01", "choose one: 1", "start from: 50"):
+        assert word in told
+    assert "abs-cluster-pca," in told.split("models: without ")[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"models": ["abs-magic"]}, "abs-magic: unknown"),
+        ({"published": True, "trials": 3}, "--published with --trials"),
+        ({"published": True, "data": ["iris"]}, "--published with --data"),
+        ({"trials": 0}, "--trials 0"),
+        ({"rates": (0.1, -1.0)}, "learning rates of 0.1, -1"),
+        ({"rates": ()}, "learning rates of none"),
+        ({"data": ["iris", "iris"]}, "given twice"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(options, told):
+    with pytest.raises(InputError, match=told) as refused:
+        InitConfig.with_defaults(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_models_are_all_starts_with_both_activations():
+    assert set(MODELS) == {f"{a}-{s}" for a in ("abs", "relu") for s in STARTS} - {
+        "abs-cluster-pca-mirror"
+    }
+    for model in MODELS:
+        activation, start = read_model(model)
+        assert activation == {"abs": "Abs", "relu": "ReLU"}[model.split("-")[0]]
+        assert start.hidden in METHODS
+        assert start.output in METHODS
+        assert set(start.options) <= set(METHODS[start.hidden].options)
+    # Each start from data differs in its hidden layer alone from one of the usual ones.
+    usual = {STARTS[name].output for name in RIVALS}
+    assert {STARTS[name].output for name in FROM_DATA} <= usual
+
+
+def test_everything_has_a_name_a_colour_and_a_metric():
+    assert list(PRESENTATION.labels) == list(MODELS)
+    assert set(PRESENTATION.colours) == set(PRESENTATION.markers) == set(MODELS)
+    looks = {(PRESENTATION.colours[m], PRESENTATION.markers[m]) for m in MODELS}
+    assert len(looks) == len(MODELS)
+    assert len(set(PRESENTATION.labels.values())) == len(MODELS)
+    assert {PRESENTATION.primary, *PRESENTATION.shown, *STUDY.tested} <= set(METRICS)
+
+
+def test_claims_are_put_to_every_set_about_models_that_are_there():
+    config = InitConfig.with_defaults(data=["iris", "wine"])
+    claims = claims_for(config)
+    assert len({claim.id for claim in claims}) == len(claims)
+    known = {name_of(model, part) for model in MODELS for part in ("iris", "wine")}
+    for claim in claims:
+        study, _, part = claim.id.split("/")
+        assert (study, part in ("iris", "wine")) == ("init", True)
+        assert claim.statement.endswith(f" (on {part}).")
+        parts = getattr(claim.predicate, "parts", (claim.predicate,))
+        named = {getattr(one, side, None) for one in parts for side in ("model", "than")} - {None}
+        assert named <= known
+        assert all(name.endswith(f"({part})") for name in named)
+        assert {one.metric for one in parts} <= set(METRICS)
+    keys = [[c.id.split("/")[1] for c in claims if c.id.endswith(p)] for p in ("iris", "wine")]
+    assert keys[0] == keys[1]
+
+
+def test_every_start_is_tested_against_both_usual_ones():
+    found = pairs(InitConfig.with_defaults())
+    assert len(set(found)) == len(found)
+    assert ("abs-cluster-pca", "abs-kaiming") in found
+    assert ("relu-cluster-pca-mirror", "relu-lsuv") in found
+    assert ("relu-lsuv", "relu-kaiming") in found
+    assert ("relu-kaiming", "relu-lsuv") not in found
+    assert ("abs-whiten", "relu-whiten") in found
+    assert all(a != b and a in MODELS and b in MODELS for a, b in found)
+    some = InitConfig.with_defaults(models=["abs-whiten", "relu-whiten", "abs-lsuv"])
+    assert set(pairs(some)) == {("abs-whiten", "abs-lsuv"), ("abs-whiten", "relu-whiten")}
