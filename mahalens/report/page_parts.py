@@ -18,6 +18,7 @@ from mahalens.report.shown_table import shown_metrics, shown_of
 from mahalens.report.views import Parts, view_of
 
 _FEW = 24  # tests that can be shown without folding them away
+_MANY = 30  # models that lost trials which the head of the page can name
 _WIDE = 3  # columns of verdicts in words that fit beside the statements
 
 
@@ -47,6 +48,7 @@ def by_parts(records: RunRecords) -> dict[str, Any] | None:
         "comparisons": tests,
         "few_comparisons": sum(len(pairs) for pairs in tests.values()) <= _FEW,
         "explanation": explanation(records.study),
+        "tells": _tells(results),
         "moments": [table for part in parts for table in moments(part)],
     }
 
@@ -72,6 +74,19 @@ def _results(part: RunRecords, view: Parts, metrics: list[str]) -> dict[str, Any
         "ends": _ends(part),
         "tells": [line for line in outcomes if line["tells"]],
     }
+
+
+def _tells(results: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Models some of whose trials did not end as they should, and how; of many, how many."""
+    found = [
+        (f"{outcome['model']}, {part['phrase']}:", outcome["statuses"])
+        for part in results
+        for outcome in part["tells"]
+    ]
+    if len(found) <= _MANY:
+        return found
+    rest = f"and {len(found) - _MANY} more, told under the results"
+    return [*found[:_MANY], ("", rest)]
 
 
 def _ends(part: RunRecords) -> str:

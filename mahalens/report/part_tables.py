@@ -165,7 +165,9 @@ def comparisons_table(summary: Mapping[str, Any]) -> Table:
     if of_data and count > _MOST_TESTS:
         told.append(f"Of {count} tests, those that are significant; all are in comparisons.csv.")
     table = new_table(title, about(summary), star, *told)
-    table.add_column("pair", min_width=18)
+    # Titles stand in the first column; those of a data set with a metric are long.
+    widest = min(36, max(map(len, blocks), default=0)) if of_data else 0
+    table.add_column("pair", min_width=max(18, widest))
     for name in (
         "difference",
         "paired t (df)",

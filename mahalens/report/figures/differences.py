@@ -9,18 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from mahalens.report.catalogue import MetricView
+from mahalens.report.catalogue import MetricView, model_label
 from mahalens.report.comparisons import is_significant, pair_label
 from mahalens.report.figures.part_panels import metric_of, part_panels, shade_rows, tick_gap
 from mahalens.report.figures.rows import plain_rows, room_for_rows
 from mahalens.report.figures.style import GREY, INK, key, legend, plain
 from mahalens.report.figures.trial_rows import no_value
+from mahalens.report.networks import named_in_full
 from mahalens.report.numbers import is_number, number
 from mahalens.report.records import RunRecords
 
 _BETTER, _WORSE = "#0072B2", "#D55E00"
 _LETTER = 0.075  # inches, of the names of rows
-_FAR = 20.0  # times the median: from there on a linear axis would hide the small differences
+_FAR = 8.0  # times the median: from there on a linear axis would hide the small differences
 _SOME = 4  # differences of which it makes sense to ask what most of them are like
 
 
@@ -31,18 +32,28 @@ def title(records: RunRecords, metric: str = "") -> str:
 
 def caption(records: RunRecords, metric: str = "") -> str:
     """What to look for."""
+    against = _reference(records, _metric(records, metric).name)
+    what = f"each model minus {against}" if against else "the first model minus the second"
     return (
-        "Mean over the trials of the first model minus the second, with its 95 % interval. Filled: "
-        "significant (p < 0.05) by the test to lean on, after Holm's correction over the pairs of "
-        "the data set. An interval is not corrected: it can keep clear of zero where the test, "
-        "after the correction, is not significant."
+        f"Mean over the trials of {what}, with its 95 % interval. Filled: significant (p < 0.05) "
+        "by the test to lean on, after Holm's correction over the pairs of the data set. An "
+        "interval is not corrected: it can keep clear of zero where the test, after the "
+        "correction, is not significant."
     )
+
+
+def _reference(records: RunRecords, metric: str) -> str:
+    """The model that all others were tested against, by its label; empty if there are several."""
+    tests = records.summary.get("comparisons", [])
+    seconds = {named_in_full(str(t["b"]))[0] for t in tests if t.get("metric") == metric}
+    return model_label(seconds.pop(), records.study) if len(seconds) == 1 else ""
 
 
 def draw(records: RunRecords, metric: str = "") -> Figure | None:
     """None when nothing was tested."""
     view = _metric(records, metric)
-    tests = {part.part: _lines(part, view.name) for part in records.parts()}
+    against = _reference(records, view.name)
+    tests = {part.part: _lines(part, view.name, against) for part in records.parts()}
     parts = [part for part in records.parts() if tests[part.part]]
     if not parts:
         return None
@@ -51,7 +62,8 @@ def draw(records: RunRecords, metric: str = "") -> Figure | None:
     names = list(dict.fromkeys(name for own in fullest for name in own))
     rows = plain_rows(names)
     unit = "points" if view.unit == "%" else view.unit
-    along = f"difference in {view.mid_sentence}{f' ({unit})' if unit else ''}"
+    along = f"difference in {view.mid_sentence}{f' from {against}' if against else ''}"
+    along += f" ({unit})" if unit else ""
     figure, axes = part_panels(parts, room_for_rows(rows, 0.25), along, sharey=True)
     shade_rows(axes, len(names))
     beside = 0.4 + _LETTER * max(len(name) for name in names)
@@ -67,6 +79,12 @@ def draw(records: RunRecords, metric: str = "") -> Figure | None:
         _set_axis(ax, list(tests[part.part].values()), tick_gap(len(parts), beside))
     rows.label(axes[0], plain)
     words = {_BETTER: "significant, first is better", _WORSE: "significant, second is better"}
+    if against:
+        shown = plain(against)
+        words = {
+            _BETTER: f"significantly better than {shown}",
+            _WORSE: f"significantly worse than {shown}",
+        }
     if view.better is None:
         words = {_BETTER: "significant"}
     words[GREY] = "not significant"
@@ -90,10 +108,16 @@ def _metric(records: RunRecords, metric: str) -> MetricView:
     )
 
 
-def _lines(part: RunRecords, metric: str) -> dict[str, dict[str, Any]]:
-    """The tests of a metric that gave a difference, by the name of the pair."""
+def _lines(part: RunRecords, metric: str, against: str) -> dict[str, dict[str, Any]]:
+    """The tests of a metric that gave a difference, by the pair, or by what was ``against`` one."""
+
+    def name(line: dict[str, Any]) -> str:
+        if against:
+            return model_label(named_in_full(str(line["a"]))[0], part.study)
+        return pair_label(str(line["a"]), str(line["b"]), part.study)
+
     return {
-        pair_label(str(line["a"]), str(line["b"]), part.study): line
+        name(line): line
         for line in part.summary["comparisons"]
         if line.get("metric") == metric and is_number(line.get("mean_difference"))
     }
@@ -119,6 +143,7 @@ def _set_axis(ax: Axes, lines: list[dict[str, Any]], gap: float) -> None:
     named = ("mean_difference", "difference_ci95_low", "difference_ci95_high")
     values = [float(line[n]) for line in lines for n in named if is_number(line.get(n))]
     low, high = min(0.0, *values), max(0.0, *values)
+    ends = ((low, -1.0), (high, 1.0))
     most = max(2, min(6, int(1 / gap) - 1))
     sizes = np.abs([float(line["mean_difference"]) for line in lines])
     typical = float(np.median(sizes))
@@ -127,12 +152,24 @@ def _set_axis(ax: Axes, lines: list[dict[str, Any]], gap: float) -> None:
         ax.set_xlim(low - room, high + room)
         ax.xaxis.set_major_locator(MaxNLocator(most))
         return
-    edge = float(f"{2 * typical:.0e}")
+    edge = _round_down(2 * typical)
     ax.set_xscale("symlog", linthresh=edge, linscale=1.0)
-    ax.set_xlim(low * 1.4 if low < -edge else low - edge / 5, high * 1.4 if high > edge else edge)
-    tens = [edge * 10.0**power for power in range(4) if edge * 10.0**power <= max(-low, high)]
-    ticks = [-t for t in reversed(tens) if -t >= low] + [0.0] + [t for t in tens if t <= high]
+    ax.set_xlim(*(end * 1.4 if abs(end) > edge else end + s * edge / 5 for end, s in ends))
+    far = (sign * _round_down(abs(end)) for end, sign in ends if abs(end) > 2 * edge)
+    near = (sign * edge for end, sign in ends if abs(end) >= edge)
+    ticks = sorted({0.0, *near, *far})
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticks(ticks, [number(tick).replace("-", "−") for tick in ticks])
     told = f"{ax.get_title(loc='left')} (log scale beyond ±{number(edge)})"
     ax.set_title(told, loc="left", fontsize=9)
+
+
+def _round_down(value: float) -> float:
+    """The largest of 1, 2, 5, 10, 20, ... that is not larger.
+
+    >>> _round_down(61.0), _round_down(0.3)
+    (50.0, 0.2)
+    """
+    first, power = f"{value:.15e}".split("e")
+    digit = max(step for step in (1, 2, 5) if step <= float(first))
+    return float(f"{digit}e{power}")
