@@ -130,7 +130,7 @@ def compare_models(study: PairedStudy[C], config: C, found: Found) -> list[dict[
             values = {
                 name_of(model, part): values_of(own, metric)
                 for (where, model), own in found.items()
-                if where == part
+                if where == part and metric in own.metrics
             }
             named = ((name_of(a, part), name_of(b, part)) for a, b in study.pairs(config))
             pairs = [(a, b) for a, b in named if a in values and b in values]
