@@ -7,7 +7,7 @@ from mahalens._lazy import attach
 if TYPE_CHECKING:
     from mahalens.nn.architectures import mahalanobis_model, md_abs, md_relu, md_sigmoid
     from mahalens.nn.chain import Chain, Layer
-    from mahalens.nn.head import DistanceHead, Prediction
+    from mahalens.nn.head import DistanceHead
     from mahalens.nn.layers import Abs, Neg, Norm
     from mahalens.nn.mahalanobis import Mahalanobis
     from mahalens.nn.mixed import AbsReLU
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         volume_penalty,
     )
     from mahalens.nn.point_slope import PointSlope
+    from mahalens.nn.prediction import Prediction
 
 __all__ = [
     "Abs",
@@ -51,7 +52,7 @@ __getattr__, __dir__ = attach(
         "PointSlope": "mahalens.nn.point_slope",
         "Mahalanobis": "mahalens.nn.mahalanobis",
         "DistanceHead": "mahalens.nn.head",
-        "Prediction": "mahalens.nn.head",
+        "Prediction": "mahalens.nn.prediction",
         "compactness_penalty": "mahalens.nn.penalties",
         "orthogonality_penalty": "mahalens.nn.penalties",
         "volume_penalty": "mahalens.nn.penalties",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 import torch
@@ -64,9 +65,9 @@ def _expected(z: Floats, beta: float) -> float:
     return float(((weights * z).sum(axis=1) / weights.sum(axis=1)).mean())
 
 
-def require_rate(rate: float) -> float:
+def require_rate(rate: object) -> float:
     """Ask for a share strictly between 0 and 1."""
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < float(rate) < 1:
         raise InputError(
             f"reject rate is {rate!r}, wanted a number between 0 and 1, such as 0.05 to reject "
             "5 % of ordinary samples"

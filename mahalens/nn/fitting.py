@@ -26,8 +26,10 @@ SMALLER = 0.5
 """How much smaller than the shortest axis the remainder is put where nothing remains."""
 
 
-def plain_features(features: Tensor, inputs: int | None, owner: str = "DistanceHead") -> Tensor:
-    """Ask for finite features [N, D], N at least 1, of the width that ``owner`` has, if any."""
+def plain_features(
+    features: Tensor, inputs: int | None, owner: str = "DistanceHead", least: int = 1
+) -> Tensor:
+    """Ask for finite features [N, D], N at least 1 or 0, of the width of ``owner``, if any."""
     wanted = inputs or "D"
     if not isinstance(features, Tensor) or not features.is_floating_point():
         given = type(features).__name__
@@ -36,12 +38,13 @@ def plain_features(features: Tensor, inputs: int | None, owner: str = "DistanceH
         raise InputError(f"features are a {given}, wanted a tensor of floats [N, {wanted}]")
     if (
         features.ndim != 2
-        or not features.numel()
+        or len(features) < least
+        or not features.shape[1]
         or features.shape[1] != (inputs or features.shape[1])
     ):
         raise InputError(
             f"{owner} of {wanted} inputs was given features of shape {tuple(features.shape)}; "
-            f"give [N, {wanted}] with N at least 1"
+            f"give [N, {wanted}]{' with N at least 1' * least}"
         )
     require_finite("features", features)
     return features
@@ -115,9 +118,11 @@ def fit_mahalanobis(
     if layer.rank == layer.inputs:
         rest = SMALLER * found.spreads[:, -1:]
     lengths = (found.spreads.square() - rest.square()).clamp(min=0).sqrt()
-    layer.mu.copy_(means)
-    layer.axes.copy_(found.axes * lengths[..., None])
-    layer.log_spread.copy_(rest.log().expand_as(layer.log_spread))
+    set_all(
+        (layer.mu, means),
+        (layer.axes, found.axes * lengths[..., None]),
+        (layer.log_spread, rest.log()),
+    )
 
 
 @torch.no_grad()
@@ -132,8 +137,19 @@ def fit_offset_l2(
     found, means = _ellipsoids(x, y, kind, not diagonal, ridge=ridge, shrinkage=shrinkage)
     assert isinstance(found, DiagonalEllipsoids | SphericalEllipsoids)
     spreads = found.spreads if diagonal else found.spreads[:, None]
-    layer.mu.copy_(means)
-    layer.alpha.copy_(spreads.reciprocal().expand_as(layer.alpha))
+    set_all((layer.mu, means), (layer.alpha, spreads.reciprocal()))
+
+
+def set_all(*values: tuple[Tensor, Tensor]) -> None:
+    """Copy each second tensor into the first, if all are numbers of its dtype; else none."""
+    made = [(old, new.to(old.device, old.dtype).expand_as(old)) for old, new in values]
+    if not all(bool(new.isfinite().all()) for _, new in made):
+        raise InputError(
+            f"the spreads or means of these features are too small or too large for "
+            f"{dtype_name(made[0][0].dtype)}; scale the features, or take a wider dtype"
+        )
+    for old, new in made:
+        old.copy_(new)
 
 
 def _ellipsoids(

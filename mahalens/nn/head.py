@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,29 +19,10 @@ from mahalens.nn.fitting import (
 )
 from mahalens.nn.mahalanobis import Mahalanobis
 from mahalens.nn.offset_l2 import OffsetL2
+from mahalens.nn.prediction import REJECTED, Prediction
 
 METRICS = ("euclidean", "diagonal", "low-rank", "shared")
 LOGITS = ("distance", "squared", "density")
-REJECTED = -1
-"""The label of a sample that is too far from every class."""
-
-
-class Prediction(NamedTuple):
-    """What a head says of N samples.
-
-    ``labels`` [N], -1 where rejected; ``nearest`` [N], the class with the largest logit, rejected
-    or not; ``score`` [N], the smallest distance; ``distances`` [N, C].
-    """
-
-    labels: Tensor
-    nearest: Tensor
-    score: Tensor
-    distances: Tensor
-
-    @property
-    def rejected(self) -> Tensor:
-        """Which samples are too far from every class [N], bool."""
-        return self.labels == REJECTED
 
 
 class DistanceHead(nn.Module):
@@ -166,8 +146,8 @@ class DistanceHead(nn.Module):
         if isinstance(self.distance, Mahalanobis):
             return self.distance.log_determinants
         # A scale of 0 has no logarithm; its slope is 0 below the smallest number there is.
-        precision = self.distance.alpha.square()
-        return -precision.clamp(min=torch.finfo(precision.dtype).tiny).log().sum(-1)
+        scale = self.distance.alpha.abs()
+        return -2 * scale.clamp(min=torch.finfo(scale.dtype).tiny).log().sum(-1)
 
     def distances(self, features: Tensor) -> Tensor:
         """Return the distance of each sample to each class: [..., D] to [..., C]."""
@@ -189,7 +169,7 @@ class DistanceHead(nn.Module):
         It is the distance as it is. Divided by what all classes say, as in a softmax, it would
         no longer tell a sample far from all classes from one near to several.
         """
-        return self.distances(plain_features(features, self.inputs)).amin(-1)
+        return self.distances(plain_features(features, self.inputs, least=0)).amin(-1)
 
     @torch.no_grad()
     def assess(self, features: Tensor) -> Prediction:
@@ -203,7 +183,7 @@ class DistanceHead(nn.Module):
                 "this head has no reject threshold; call set_reject(features, rate) first, or take "
                 "head(features).argmax(-1), which never rejects"
             )
-        distances = self.distances(plain_features(features, self.inputs))
+        distances = self.distances(plain_features(features, self.inputs, least=0))
         score, place = distances.min(-1)
         nearest = self._logits(distances).argmax(-1)
         near = score <= self.threshold[place]  # not so for NaN, which is rejected
@@ -232,10 +212,14 @@ class DistanceHead(nn.Module):
             fit_offset_l2(
                 self.distance, x, labels, diagonal=diagonal, ridge=ridge, shrinkage=shrinkage
             )
+        self.forget()
+        return self
+
+    def forget(self) -> None:
+        """Take back temperature and threshold, which were those of other distances."""
         self.temperature.fill_(1.0)
         self.threshold.fill_(math.nan)
         self.reject_rate.fill_(math.nan)
-        return self
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, y: Tensor) -> float:

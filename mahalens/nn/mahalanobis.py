@@ -145,18 +145,25 @@ class Mahalanobis(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the distance of each sample to each class."""
-        squares = self.squares(x)
-        return squares if self.squared else root(squares)
+        squares = self._exact_squares(x)
+        # The root first: squares of distances above 255 are no numbers of float16.
+        return (squares if self.squared else root(squares)).to(self._kind(x))
 
     def squares(self, x: Tensor) -> Tensor:
         """Return the squared distances, whatever ``squared`` says: [..., D] to [..., C]."""
+        return self._exact_squares(x).to(self._kind(x))
+
+    def _kind(self, x: Tensor) -> torch.dtype:
+        return torch.promote_types(x.dtype, self.mu.dtype)
+
+    def _exact_squares(self, x: Tensor) -> Tensor:
+        """The same in float32 at least."""
         if x.ndim < 1 or x.shape[-1] != self.inputs:
             raise InputError(
                 f"Mahalanobis of {self.inputs} inputs was given an array of shape "
                 f"{tuple(x.shape)}; give [..., {self.inputs}]"
             )
-        kind = torch.promote_types(x.dtype, self.mu.dtype)
-        exact = torch.promote_types(kind, torch.float32)
+        exact = torch.promote_types(self._kind(x), torch.float32)
         flat = x.reshape(-1, self.inputs).to(exact)
         with _without_autocast(x.device.type):
             scale, rows, factor = self._factor(exact)
@@ -166,7 +173,7 @@ class Mahalanobis(nn.Module):
                 count = max(1, _TILE // (self.classes * self.inputs))
             parts = [_squares(some, mu, scale, rows, factor) for some in flat.split(count or 1)]
         found = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return found.to(kind).reshape(*x.shape[:-1], self.classes)
+        return found.reshape(*x.shape[:-1], self.classes)
 
     @property
     def covariances(self) -> Tensor:

@@ -30,7 +30,8 @@ class OffsetL2(nn.Module):
 
     Prototypes are subtracted before anything is squared, so that a distance keeps its digits near
     its prototype. Neither the outputs nor their gradient hold the ``[N, K, D]`` differences;
-    only a gradient that is itself to be differentiated does.
+    only a gradient that is itself to be differentiated does. Half precision is computed in
+    float32: the squares of distances above 255 are no numbers of float16, nor is the cut.
 
     Shapes: ``[..., D]`` to ``[..., K]``; ``mu`` and ``alpha`` ``[K, D]``.
 
@@ -76,11 +77,14 @@ class OffsetL2(nn.Module):
                 f"OffsetL2 of {self.inputs} inputs was given an array of shape {tuple(x.shape)}; "
                 f"give [..., {self.inputs}]"
             )
+        kind = torch.promote_types(x.dtype, self.mu.dtype)
+        exact = torch.promote_types(kind, torch.float32)
         published = self.variant == "published-code"
-        weight = self.alpha if published else self.alpha.square()
-        square = _squares(x.reshape(-1, self.inputs), self.mu, weight)
+        alpha = self.alpha.to(exact)
+        weight = alpha if published else alpha.square()
+        square = _squares(x.reshape(-1, self.inputs).to(exact), self.mu.to(exact), weight)
         distance = square.clamp(min=_FLOOR).sqrt() if published else root(square)
-        return distance.reshape(*x.shape[:-1], self.units)
+        return distance.to(kind).reshape(*x.shape[:-1], self.units)
 
     def extra_repr(self) -> str:
         """Return the arguments, so that what is printed can be pasted back."""

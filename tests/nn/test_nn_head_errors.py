@@ -132,6 +132,9 @@ FEATURES = {
 }
 
 
+SETTING = ("fit_prototypes", "calibrate", "set_reject")  # of no samples nothing can be learned
+
+
 @pytest.mark.parametrize("method", FEATURES)
 class TestFeatures:
     def test_another_width(self, head, method):
@@ -141,10 +144,14 @@ class TestFeatures:
             method,
             *FEATURES[method](torch.zeros(60, 5)),
         )
-        assert said.endswith("give [N, 4] with N at least 1")
+        assert said.endswith("give [N, 4]" + " with N at least 1" * (method in SETTING))
 
     @pytest.mark.parametrize("shape", [(4,), (0, 4), (2, 3, 4)], ids=str)
     def test_shape(self, head, method, shape):
+        if shape == (0, 4) and method not in SETTING:
+            found = getattr(head, method)(torch.zeros(shape))
+            assert len(found.labels if method == "assess" else found) == 0
+            return
         refused(
             head,
             "DistanceHead of 4 inputs was given features of shape",
@@ -167,6 +174,17 @@ class TestFeatures:
         x, _ = data()
         refused(head, "features are a tensor of int64", method, *FEATURES[method](x.round().long()))
         refused(head, "features are a list", method, *FEATURES[method](x.tolist()))
+
+
+class TestHalfPrecision:
+    @pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
+    @pytest.mark.parametrize("scale", [1e-7, 1e7])
+    def test_spreads_that_its_dtype_cannot_hold(self, choice, scale):
+        x, y = data()
+        narrow = DistanceHead(4, 3, dtype=torch.float16, **choice)
+        message = "the spreads or means of these features are too small or too large for float16"
+        if scale > 1 or "rank" not in choice:  # spreads of 1e-7 are held by their logarithm
+            refused(narrow, message, "fit_prototypes", scale * x, y)
 
 
 class TestReject:
