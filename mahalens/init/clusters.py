@@ -88,7 +88,12 @@ def cluster_prototypes(
 
 
 def class_prototypes(units: int, rows: Rows, generator: torch.Generator | None) -> Prototypes:
-    """Prototypes at the means of the classes, unit k for class k.
+    """Prototypes at the means of the classes, unit k for class k; see :func:`class_groups`."""
+    return prototypes_of(rows, class_groups(units, rows, generator), units)
+
+
+def class_groups(units: int, rows: Rows, generator: torch.Generator | None) -> list[Tensor]:
+    """The rows of each unit, unit k for class k.
 
     With more units than classes these begin again: a class with several units is divided into as
     many clusters, for two prototypes at one place would stay together for ever.
@@ -100,8 +105,7 @@ def class_prototypes(units: int, rows: Rows, generator: torch.Generator | None) 
         own = Rows(rows.values[group], None, rows.precision)
         parts.append([group[part] for part in k_means(own, max(1, count), generator)])
     turns = max(len(part) for part in parts)
-    groups = [part[turn] for turn in range(turns) for part in parts if turn < len(part)]
-    return prototypes_of(rows, groups, units)
+    return [part[turn] for turn in range(turns) for part in parts if turn < len(part)]
 
 
 def prototypes_of(rows: Rows, groups: list[Tensor], units: int) -> Prototypes:

@@ -1,8 +1,10 @@
 """Starting weights of one layer, set in place, from the data that the layer is fed.
 
-Every function takes an ``nn.Linear``, a convolution (``groups=1``; its rows are patches), or a
-``PointSlope`` or ``OffsetL2`` of this package. It checks and computes everything before it changes
-anything, keeps dtype, device and ``requires_grad``, and returns the layer.
+Every function takes an ``nn.Linear``, a convolution (its rows are patches; each group is started by
+itself), or a ``PointSlope``, ``OffsetL2``, ``Mahalanobis`` or ``DistanceHead`` of this package (see
+:mod:`mahalens.init.ellipsoids` for what a start means to the last two). It checks and computes
+everything before it changes anything, keeps dtype, device and ``requires_grad``, and returns the
+layer.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
-from mahalens.init.methods import METHODS, check_fit, check_generator, check_options, start_layer
+from mahalens.init.methods import (
+    METHODS,
+    check_fit,
+    check_generator,
+    check_options,
+    labels_for,
+    start_layer,
+)
 from mahalens.init.rows import ROWS, rows_of
 
 M = TypeVar("M", bound=nn.Module)
@@ -79,7 +88,8 @@ def whiten_(
         >>> torch.allclose(torch.cov(z.T), torch.eye(2), atol=1e-3)
         True
     """
-    options = {"kind": kind, "rank": rank, "mirror": mirror}
+    # What is usual is not an option given, which prototypes would have none for.
+    options = {"kind": None if kind == "pca" else kind, "rank": rank, "mirror": mirror}
     return _start(layer, "whiten", x, None, rows, generator, options)
 
 
@@ -185,7 +195,12 @@ def _start(
         name: value for name, value in options.items() if value is not None and value is not False
     }
     check_options(method, given, fit)
-    if method.labels == "needed" and y is None:
+    if method.data and labels_for(method, fit) == "needed" and y is None:
+        if method.labels == "unused":
+            raise InputError(
+                f"{type(layer).__name__} has a prototype for each class, so that {name} wants the "
+                f"classes too; take initialise(layer, (x, y), {name!r})"
+            )
         raise InputError(f"{name} wants the classes y of the samples, but y is None")
     rows = None if x is None else rows_of(fit, x, y, limit)
     start_layer(fit, method, rows, generator, given)

@@ -10,9 +10,18 @@ import torch
 from torch import nn
 
 from mahalens.errors import InputError
-from mahalens.init import clusters, placed
-from mahalens.init.rows import Layer, Rows, width_of
-from mahalens.init.targets import Start, check_layer, has_bias, put, units_of
+from mahalens.init import clusters, ellipsoids, placed
+from mahalens.init.rows import Ellipsoidal, Layer, Rows, width_of
+from mahalens.init.targets import (
+    Hyperplanes,
+    Start,
+    check_layer,
+    groups_of,
+    has_bias,
+    put,
+    units_of,
+)
+from mahalens.nn.head import DistanceHead
 from mahalens.nn.offset_l2 import OffsetL2
 
 
@@ -25,6 +34,8 @@ class Method:
     """From units, rows and a generator, with options."""
     prototypes: Callable[..., Start] | None = None
     """The same for a layer of prototypes; None if there is no such thing."""
+    ellipsoids: Callable[..., Start] | None = None
+    """From a Mahalanobis or a head, rows and a generator; None if there is no such thing."""
     options: tuple[str, ...] = ()
     prototype_options: tuple[str, ...] = ()
     places: bool = True
@@ -40,19 +51,45 @@ class Method:
 METHODS = {
     method.name: method
     for method in (
-        Method("kaiming", placed.kaiming, placed.drawn_prototypes, places=False, data=False),
-        Method("sample_point_bias", placed.sample_point_bias, placed.sample_prototypes),
-        Method("whiten", placed.whiten, options=("kind", "rank", "mirror"), alive=True),
+        Method(
+            "kaiming",
+            placed.kaiming,
+            placed.drawn_prototypes,
+            ellipsoids.drawn,
+            places=False,
+            data=False,
+        ),
+        Method(
+            "sample_point_bias",
+            placed.sample_point_bias,
+            placed.sample_prototypes,
+            ellipsoids.at_samples,
+        ),
+        Method(
+            "whiten",
+            placed.whiten,
+            None,
+            ellipsoids.whitening,
+            options=("kind", "rank", "mirror"),
+            alive=True,
+        ),
         Method(
             "cluster_pca",
             clusters.cluster_pca,
             clusters.cluster_prototypes,
+            ellipsoids.of_clusters,
             options=("clusters", "axes", "mirror"),
             prototype_options=("clusters",),
             labels="optional",
             alive=True,
         ),
-        Method("class_mean", placed.class_mean, clusters.class_prototypes, labels="needed"),
+        Method(
+            "class_mean",
+            placed.class_mean,
+            clusters.class_prototypes,
+            ellipsoids.at_classes,
+            labels="needed",
+        ),
         Method("lsuv", placed.lsuv, places=False),
     )
 }
@@ -70,8 +107,8 @@ def check_fit(method: Method, layer: nn.Module) -> Layer:
     """The layer, if this method can start it; otherwise say why not."""
     fit = check_layer(layer)
     kind = type(layer).__name__
-    if isinstance(fit, OffsetL2) and method.prototypes is None:
-        other = ", ".join(m.name for m in METHODS.values() if m.prototypes is not None)
+    if _maker(method, fit) is None:
+        other = ", ".join(m.name for m in METHODS.values() if _maker(m, fit) is not None)
         raise InputError(f"{kind} has prototypes and no rows for {method.name}; take {other}")
     if method.places and not has_bias(fit):
         free = ", ".join(m.name for m in METHODS.values() if not m.places)
@@ -84,16 +121,29 @@ def check_fit(method: Method, layer: nn.Module) -> Layer:
 
 def check_options(method: Method, options: Mapping[str, Any], layer: Layer | None = None) -> None:
     """Ask for options that the method has, for such a layer if one is given."""
-    of_prototypes = isinstance(layer, OffsetL2)
-    known = method.prototype_options if of_prototypes else method.options
+    known = options_of(method, layer)
     if unknown := [name for name in options if name not in known]:
-        kind = " for OffsetL2" if of_prototypes else ""
+        kind = "" if known == method.options else f" for {type(layer).__name__}"
         have = f"has {', '.join(known)}" if known else "has none"
         raise InputError(f"{method.name}{kind} has no option {unknown[0]!r}; it {have}")
 
 
+def options_of(method: Method, layer: Layer | None = None) -> tuple[str, ...]:
+    """The options that the method has, for such a layer if one is given."""
+    of_prototypes = isinstance(layer, OffsetL2 | Ellipsoidal)
+    return method.prototype_options if of_prototypes else method.options
+
+
+def labels_for(method: Method, layer: Layer) -> str:
+    """``unused``, ``optional`` or ``needed``: a prototype of a head stands for its own class."""
+    of_classes = isinstance(layer, DistanceHead) and method.data
+    return "needed" if of_classes else method.labels
+
+
 def check_generator(generator: torch.Generator | None) -> None:
     """Ask for a generator of the CPU: a seed then means the same start on every device."""
+    if generator is not None and not hasattr(generator, "device"):
+        raise InputError(f"the generator is {generator!r}, wanted a torch.Generator, or None")
     if generator is not None and generator.device.type != "cpu":
         raise InputError(
             f"the generator is on {generator.device}, wanted one on the CPU, whatever the layer's "
@@ -109,7 +159,54 @@ def start_layer(
     options: Mapping[str, Any],
 ) -> None:
     """Compute starting weights from rows, and when they are there put them into the layer."""
-    make = method.prototypes if isinstance(layer, OffsetL2) else method.hyperplanes
+    make = _maker(method, layer)
     assert make is not None
     source = width_of(layer) if not method.data else rows
-    put(layer, make(units_of(layer), source, generator, **options))
+    if rows is not None and method.data and bool((rows.values == rows.values[0]).all()):
+        raise InputError(
+            f"the {rows.count} rows are constant in all {rows.width} inputs, so that nothing can "
+            f"be told from them; give samples that differ"
+        )
+    if isinstance(layer, Ellipsoidal):
+        put(layer, make(layer, source, generator, **options))
+    elif groups_of(layer) == 1:
+        put(layer, make(units_of(layer), source, generator, **options))
+    else:
+        put(layer, _by_group(layer, make, source, generator, options))
+
+
+def _maker(method: Method, layer: Layer) -> Callable[..., Start] | None:
+    """What computes such a start for such a layer, if anything does."""
+    if isinstance(layer, DistanceHead) and isinstance(layer.distance, OffsetL2):
+        return method.ellipsoids if method.prototypes is not None else None
+    if isinstance(layer, Ellipsoidal):
+        return method.ellipsoids
+    return method.prototypes if isinstance(layer, OffsetL2) else method.hyperplanes
+
+
+def _by_group(
+    layer: Layer,
+    make: Callable[..., Start],
+    source: Rows | int | None,
+    generator: torch.Generator | None,
+    options: Mapping[str, Any],
+) -> Hyperplanes:
+    """Start each group of a convolution as the layer of its own that it is."""
+    groups = groups_of(layer)
+    units = units_of(layer) // groups
+    parts = []
+    for number in range(groups):
+        own = (
+            source.group(number, groups) if isinstance(source, Rows) else width_of(layer) // groups
+        )
+        # Classes go on from one group to the next: often a group has a single unit.
+        turn = {"first": number * units} if make is placed.class_mean else {}
+        try:
+            part = make(units, own, generator, **options, **turn)
+        except InputError as error:
+            raise InputError(f"group {number} of {groups}: {error}") from None
+        assert isinstance(part, Hyperplanes)
+        parts.append(part)
+    return Hyperplanes(
+        torch.cat([part.weight for part in parts]), torch.cat([part.point for part in parts])
+    )

@@ -14,7 +14,7 @@ from mahalens.audit.watch.batches import Batches
 from mahalens.audit.watch.forward import Forward, Runner
 from mahalens.audit.watch.untouched import untouched
 from mahalens.errors import InputError
-from mahalens.init.methods import Method, check_generator, start_layer
+from mahalens.init.methods import Method, check_generator, labels_for, start_layer
 from mahalens.init.plan import Methods, Plan
 from mahalens.init.rows import ROWS, Layer, RowDraw, Rows
 
@@ -62,8 +62,8 @@ def initialise(
     alone and listed, such as one without a bias where the bias is what places the hyperplanes.
 
     Args:
-        model: any ``nn.Module``; started are ``nn.Linear``, convolutions, ``PointSlope`` and
-            ``OffsetL2`` modules that are called.
+        model: any ``nn.Module``; started are ``nn.Linear``, convolutions, ``PointSlope``,
+            ``OffsetL2``, ``Mahalanobis`` and ``DistanceHead`` modules that are called.
         data: as for :func:`mahalens.audit`: x, (x, y), a Dataset or a DataLoader. ``kaiming``
             needs none.
         method: a name of :data:`~mahalens.init.METHODS`, or names by layer: the layers not in
@@ -147,16 +147,18 @@ def _gather(runner: Runner, batches: Batches, layer: Layer, way: Method, limit: 
     """The rows that a layer is fed, with classes where the method uses them."""
     draw = RowDraw(layer, limit)
     labels: Tensor | None = None
+    # Classes are the clusters only where the method, or the layer, is about classes.
+    needed = labels_for(way, layer) == "needed"
 
     def take(name: str, x: Tensor) -> None:
         draw.add(x, None if labels is None else _spread_over(labels, x))
 
     with untouched(runner.model):
         for batch in batches:
-            # Classes are the clusters only where the method is about classes.
-            labels = batch.labels if way.labels == "needed" else None
-            if way.labels == "needed" and labels is None:
-                raise InputError(f"{way.name} wants the classes of the samples; give a pair (x, y)")
+            labels = batch.labels if needed else None
+            if needed and labels is None:
+                by = way.name if way.labels == "needed" else type(layer).__name__
+                raise InputError(f"{by} wants the classes of the samples; give a pair (x, y)")
             with _watching({"": layer}, take):
                 runner.run(batch, lambda use: None)
     return draw.result()

@@ -37,12 +37,17 @@ def sample_prototypes(units: int, rows: Rows, generator: torch.Generator | None)
     return Prototypes(rows.values[chosen], spread)
 
 
-def class_mean(units: int, rows: Rows, generator: torch.Generator | None) -> Hyperplanes:
-    """Kaiming-normal rows, unit k through the mean of class k; they begin again after the last."""
+def class_mean(
+    units: int, rows: Rows, generator: torch.Generator | None, *, first: int = 0
+) -> Hyperplanes:
+    """Kaiming-normal rows, unit k through the mean of class k; they begin again after the last.
+
+    The first of these units has the number ``first``, where they are part of a layer.
+    """
     groups = by_class(rows)
     means = torch.stack([rows.values[group].mean(0) for group in groups])
     weight = kaiming_rows(units, rows.width, generator)
-    return Hyperplanes(weight, means[torch.arange(units) % len(means)])
+    return Hyperplanes(weight, means[(first + torch.arange(units)) % len(means)])
 
 
 def whiten(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from mahalens.errors import InputError
-from mahalens.init.methods import Method, check_fit, check_options, method_of
+from mahalens.init.methods import Method, check_fit, check_options, method_of, options_of
 from mahalens.init.rows import Layer
 from mahalens.init.targets import parameters_of
+from mahalens.nn.head import DistanceHead
+from mahalens.nn.mahalanobis import Mahalanobis
 from mahalens.nn.offset_l2 import OffsetL2
 from mahalens.nn.point_slope import PointSlope
 
@@ -50,7 +52,10 @@ class Plan:
                 check_options(ways[0], {name: value})
         # A model that is itself a layer goes by its class, as in an audit.
         modules = {name or type(part).__name__: part for name, part in model.named_modules()}
-        found = [name for name, part in modules.items() if _is_layer(part)]
+        inside = _inside_heads(model)
+        found = [
+            name for name, part in modules.items() if _is_layer(part) and id(part) not in inside
+        ]
         wanted = list(method) if by_layer else layers
         if missing := [name for name in wanted or () if name not in modules]:
             known = ", ".join(found) or "none"
@@ -59,6 +64,8 @@ class Plan:
         for name in found if wanted is None else wanted:
             way = method_of(method[name] if isinstance(method, Mapping) else method)
             try:
+                if (head := inside.get(id(modules[name]))) is not None:
+                    raise InputError(f"is part of the DistanceHead {head!r}; start that one")
                 layer = check_fit(way, modules[name])
                 parameters = parameters_of(layer)
                 for owner in (owners[id(p)] for p in parameters if id(p) in owners):
@@ -80,14 +87,21 @@ class Plan:
 
     def options_for(self, layer: Layer, way: Method) -> dict[str, Any]:
         """The options that such a layer knows: one call may meet layers of several kinds."""
-        known = way.prototype_options if isinstance(layer, OffsetL2) else way.options
+        known = options_of(way, layer)
         return {name: value for name, value in self._options.items() if name in known}
 
-    def parameters(self) -> list[nn.Parameter]:
-        """All parameters that will be changed."""
+    def parameters(self) -> list[Tensor]:
+        """All that will be changed."""
         return [p for layer, _ in self.chosen.values() for p in parameters_of(layer)]
 
 
 def _is_layer(module: nn.Module) -> bool:
     """Whether one would look for a module among those started or left alone."""
-    return isinstance(module, nn.Linear | _ConvNd | PointSlope | OffsetL2)
+    made = nn.Linear | _ConvNd | PointSlope | OffsetL2 | Mahalanobis | DistanceHead
+    return isinstance(module, made)
+
+
+def _inside_heads(model: nn.Module) -> dict[int, str]:
+    """The layers that are part of a head, with its name."""
+    heads = {n: part for n, part in model.named_modules() if isinstance(part, DistanceHead)}
+    return {id(head.distance): name or "DistanceHead" for name, head in heads.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torch.nn import functional
 
 from mahalens.errors import InputError
 from mahalens.geometry.checks import require_finite
+from mahalens.nn.head import DistanceHead
+from mahalens.nn.mahalanobis import Mahalanobis
 from mahalens.nn.offset_l2 import OffsetL2
 from mahalens.nn.point_slope import PointSlope
 
@@ -25,7 +27,8 @@ _BLOCK = 512  # samples looked at in one go
 _SEED = 0  # which rows are drawn does not depend on the seed of the start
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Layer = nn.Linear | Convolution | PointSlope | OffsetL2
+Ellipsoidal = Mahalanobis | DistanceHead
+Layer = nn.Linear | Convolution | PointSlope | OffsetL2 | Ellipsoidal
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,10 @@ class Rows:
         """How many inputs D a row has."""
         return self.values.shape[1]
 
+    def group(self, number: int, groups: int) -> Rows:
+        """What one of several groups of a convolution sees: its own channels of every patch."""
+        return replace(self, values=self.values.chunk(groups, 1)[number])
+
 
 class RowDraw:
     """Draws at most ``limit`` rows, each as likely as any other, from data seen block by block.
@@ -58,7 +65,7 @@ class RowDraw:
     """
 
     def __init__(self, layer: Layer, limit: int | None) -> None:
-        if limit is not None and (isinstance(limit, bool) or limit < 1):
+        if limit is not None and (type(limit) is not int or limit < 1):
             raise InputError(f"rows is {limit!r}, wanted a whole number of at least 1, or None")
         self.layer = layer
         self.limit = limit
@@ -137,7 +144,7 @@ def rows_of(layer: Layer, x: Tensor, y: Tensor | None = None, limit: int | None 
 
 
 def width_of(layer: Layer) -> int:
-    """How many inputs D a row of the layer has: channels x kernel of a convolution."""
+    """How many inputs D a row of the layer has: channels x kernel of a convolution, all groups."""
     if isinstance(layer, Convolution):
         return layer.in_channels * math.prod(layer.kernel_size)
     return layer.in_features if isinstance(layer, nn.Linear) else layer.inputs

@@ -11,10 +11,14 @@ from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError
 from mahalens.init.rows import Convolution, Layer
+from mahalens.nn.head import DistanceHead
+from mahalens.nn.mahalanobis import Mahalanobis
 from mahalens.nn.offset_l2 import OffsetL2
 from mahalens.nn.point_slope import PointSlope
 
-WANTED = "wanted nn.Linear, nn.Conv1d, Conv2d, Conv3d, PointSlope or OffsetL2"
+WANTED = (
+    "wanted nn.Linear, nn.Conv1d, Conv2d, Conv3d, PointSlope, OffsetL2, Mahalanobis or DistanceHead"
+)
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,34 @@ class Hyperplanes:
 
 @dataclass(frozen=True)
 class Prototypes:
-    """K points [K, D] and how far from each is near [K]: ``yₖ = ‖x − μₖ‖ / sₖ``."""
+    """K points [K, D] and how far from each is near: ``yₖ = ‖(x − μₖ) / sₖ‖``.
+
+    ``spread`` is [K], or [K, D] where it differs by input.
+    """
 
     point: Tensor
     spread: Tensor
 
 
-Start = Hyperplanes | Prototypes
+@dataclass(frozen=True)
+class Ellipsoids:
+    """K points [K, D] with long axes [K, R, D] and the spread across them [K].
+
+    As in :class:`~mahalens.nn.Mahalanobis`; the last two with 1 in place of K where all share them.
+    """
+
+    point: Tensor
+    axes: Tensor
+    spread: Tensor
+
+
+Start = Hyperplanes | Prototypes | Ellipsoids
+
+_STARTED: dict[type[nn.Module], tuple[str, ...]] = {
+    OffsetL2: ("mu", "alpha"),
+    Mahalanobis: ("mu", "axes", "log_spread"),
+}
+_ROWS = ("weight",)
 
 
 def check_layer(layer: nn.Module) -> Layer:
@@ -52,33 +77,40 @@ def check_layer(layer: nn.Module) -> Layer:
         raise InputError(
             f"{kind} has parametrizations, which make its weights; start it before these are put on"
         )
-    for name in ("mu", "alpha") if isinstance(layer, OffsetL2) else ("weight",):
-        held = layer._parameters.get(name)
+    holder = layer.distance if isinstance(layer, DistanceHead) else layer
+    names = next((names for made, names in _STARTED.items() if isinstance(holder, made)), _ROWS)
+    for name in names:
+        held = holder._parameters.get(name)
         if held is None:  # as by the older weight_norm, or quantisation
             raise InputError(f"{kind} has no parameter {name!r} of its own to start; {WANTED}")
         if isinstance(held, UninitializedParameter) or held.is_meta:
             raise InputError(f"{kind} has no values yet; run it once on data, or load its weights")
         if not held.is_floating_point():
             raise InputError(f"{kind} has a {name} of {held.dtype}, wanted a float dtype")
-    if isinstance(layer, Convolution) and layer.groups != 1:
-        raise InputError(
-            f"{kind} has {layer.groups} groups, wanted 1: its units see no same patches"
-        )
     return layer
 
 
 def units_of(layer: Layer) -> int:
     """How many units K the layer has."""
+    if isinstance(layer, DistanceHead | Mahalanobis):
+        return layer.classes
     return len(layer.mu if isinstance(layer, OffsetL2) else layer.weight)
 
 
+def groups_of(layer: Layer) -> int:
+    """How many groups of a convolution see channels of their own; 1 for all other layers."""
+    return layer.groups if isinstance(layer, Convolution) else 1
+
+
 def has_bias(layer: Layer) -> bool:
-    """Whether hyperplanes of the layer can lie anywhere."""
-    return isinstance(layer, PointSlope | OffsetL2) or layer.bias is not None
+    """Whether what the units measure from can lie anywhere."""
+    return not isinstance(layer, nn.Linear | Convolution) or layer.bias is not None
 
 
-def parameters_of(layer: Layer) -> list[nn.Parameter]:
-    """The parameters that a start sets."""
+def parameters_of(layer: Layer) -> list[Tensor]:
+    """What a start sets: parameters, and of a head also what was set for other distances."""
+    if isinstance(layer, DistanceHead):
+        return [*layer.distance.parameters(), *layer.buffers(recurse=False)]
     return [p for p in layer.parameters(recurse=False) if p is not None]
 
 
@@ -88,13 +120,20 @@ def put(layer: Layer, start: Start) -> None:
     A bias is ``-w·p`` of the weight as it is after rounding, so that the point stays on the
     hyperplane. Everything is computed and checked before the first parameter is changed.
     """
+    target = layer.distance if isinstance(layer, DistanceHead) else layer
+    values: list[tuple[Tensor, Tensor]]
     if isinstance(start, Prototypes):
-        assert isinstance(layer, OffsetL2)
-        exponent = -2 if layer.variant == "published-code" else -1  # alpha unsquared, or squared
-        alpha = start.spread.pow(exponent)[:, None].expand_as(start.point)
-        values: list[tuple[Tensor, Tensor]] = [(layer.mu, start.point), (layer.alpha, alpha)]
+        assert isinstance(target, OffsetL2)
+        exponent = -2 if target.variant == "published-code" else -1  # alpha unsquared, or squared
+        spread = start.spread if start.spread.ndim == 2 else start.spread[:, None]
+        alpha = spread.pow(exponent).expand_as(start.point)
+        values = [(target.mu, start.point), (target.alpha, alpha)]
+    elif isinstance(start, Ellipsoids):
+        assert isinstance(target, Mahalanobis)
+        logs = start.spread.log()[:, None].expand_as(target.log_spread)
+        values = [(target.mu, start.point), (target.axes, start.axes), (target.log_spread, logs)]
     else:
-        assert not isinstance(layer, OffsetL2)
+        assert isinstance(layer, nn.Linear | Convolution | PointSlope)
         values = [(layer.weight, start.weight.reshape(layer.weight.shape))]
         if isinstance(layer, PointSlope):
             values.append((layer.point, start.point))
@@ -108,3 +147,5 @@ def put(layer: Layer, start: Start) -> None:
     with torch.no_grad():
         for old, new in made:
             old.copy_(new)
+        if isinstance(layer, DistanceHead):
+            layer.forget()

@@ -3,16 +3,19 @@
 import torch
 from torch import nn
 
+from mahalens.errors import InputError
 from mahalens.init import (
     METHODS,
     class_mean_,
     cluster_pca_,
+    initialise,
     kaiming_,
     lsuv_,
     sample_point_bias_,
     whiten_,
 )
-from mahalens.nn import OffsetL2, PointSlope
+from mahalens.init.methods import check_fit
+from mahalens.nn import DistanceHead, Mahalanobis, OffsetL2, PointSlope
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -44,7 +47,22 @@ LAYERS = {
     "Linear": linear,
     "PointSlope": lambda width, units, dtype: PointSlope(width, units, dtype=dtype),
     "OffsetL2": lambda width, units, dtype: OffsetL2(width, units, dtype=dtype),
+    "Mahalanobis": lambda width, units, dtype: Mahalanobis(width, units, 2, dtype=dtype),
+    "shared Mahalanobis": lambda width, units, dtype: Mahalanobis(
+        width, units, 2, shared=True, remainder="diagonal", dtype=dtype
+    ),
+    "euclidean head": lambda width, units, dtype: DistanceHead(width, 3, dtype=dtype),
+    "diagonal head": lambda width, units, dtype: DistanceHead(
+        width, 3, metric="diagonal", dtype=dtype
+    ),
+    "low-rank head": lambda width, units, dtype: DistanceHead(
+        width, 3, metric="low-rank", rank=2, dtype=dtype
+    ),
+    "shared head": lambda width, units, dtype: DistanceHead(
+        width, 3, metric="shared", rank=2, dtype=dtype
+    ),
 }
+"""A head has a unit for each of the 3 classes of ``planted``, however many are asked for."""
 
 STARTS = {
     "kaiming": lambda layer, x, y, **given: kaiming_(layer, **given),
@@ -57,9 +75,33 @@ STARTS = {
 assert STARTS.keys() == METHODS.keys()
 
 
+def start(name, layer, x, labels, **given):
+    """Start a layer of any kind; a head, whose prototypes are classes, always with these."""
+    if isinstance(layer, DistanceHead):
+        initialise(layer, (x, labels), name, **given)
+        return layer
+    return STARTS[name](layer, x, labels, **given)
+
+
+def fits(name, kind):
+    """Whether the start is one for such layers at all."""
+    try:
+        check_fit(METHODS[name], LAYERS[kind](4, 3, torch.float64))
+    except InputError:
+        return False
+    return True
+
+
 def state_of(module):
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
-def same_state(one, two):
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+def same_state(one, two, equal_nan=False):
+    """Bit for bit; the threshold of a head that has none is NaN."""
+
+    def same(a, b):
+        return torch.equal(
+            *(torch.nan_to_num(t, nan=-7.0) for t in (a, b)) if equal_nan else (a, b)
+        )
+
+    return one.keys() == two.keys() and all(same(one[name], two[name]) for name in one)

@@ -4,7 +4,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starts import LAYERS, STARTS, linear, planted, same_state, seeded, state_of
+from starts import (
+    LAYERS,
+    STARTS,
+    fits,
+    linear,
+    planted,
+    same_state,
+    seeded,
+    start,
+    state_of,
+)
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -19,7 +29,7 @@ from mahalens.init import (
     sample_point_bias_,
     whiten_,
 )
-from mahalens.nn import OffsetL2
+from mahalens.nn import DistanceHead, Mahalanobis, OffsetL2
 
 X, Y = planted(3, 4)
 FROM_DATA = [name for name, method in METHODS.items() if method.data]
@@ -31,7 +41,7 @@ def refuses(layer, match, start):
     with pytest.raises(InputError, match=match) as caught:
         start(layer)
     assert "\n" not in str(caught.value)
-    assert same_state(before, state_of(layer))
+    assert same_state(before, state_of(layer), equal_nan=True)
 
 
 class TestData:
@@ -39,15 +49,44 @@ class TestData:
     @pytest.mark.parametrize("kind", LAYERS)
     @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
     def test_nan(self, name, kind, bad):
-        if kind == "OffsetL2" and METHODS[name].prototypes is None:
+        if not fits(name, kind):
             return
         x = X.clone()
         x[5, 2] = bad
         refuses(
             LAYERS[kind](4, 3, torch.float64),
-            r"1 value\(s\) of \d+ that are NaN or infinite",
-            lambda layer: STARTS[name](layer, x, Y),
+            "NaN or infinite",
+            lambda layer: start(name, layer, x, Y),
         )
+
+    @pytest.mark.parametrize("name", FROM_DATA)
+    @pytest.mark.parametrize("kind", LAYERS)
+    def test_all_inputs_constant(self, name, kind):
+        if not fits(name, kind):
+            return
+        x = torch.full_like(X, 3.7)
+        refuses(
+            LAYERS[kind](4, 3, torch.float64),
+            r"the \d+ rows are constant in all 4 inputs, so that nothing can be told from them",
+            lambda layer: start(name, layer, x, Y),
+        )
+
+    @pytest.mark.parametrize("name", FROM_DATA)
+    @pytest.mark.parametrize("kind", LAYERS)
+    def test_one_constant_input(self, name, kind):
+        if not fits(name, kind):
+            return
+        x = X.clone()
+        x[:, 1] = 5.0
+        layer = start(name, LAYERS[kind](4, 3, torch.float64), x, Y, generator=seeded())
+        assert bool(layer(x).isfinite().all())
+        x[:, 1:] = 5.0  # one axis is left, and prototypes with two of them cannot be started
+        if "rank" in str(LAYERS[kind](4, 3, torch.float64)) and name in ("cluster_pca", "whiten"):
+            refuses(
+                LAYERS[kind](4, 3, torch.float64),
+                r"2 axes are wanted, but the \d+ rows of 4 inputs vary along fewer within 3",
+                lambda layer: start(name, layer, x, Y),
+            )
 
     @pytest.mark.parametrize("name", FROM_DATA)
     @pytest.mark.parametrize(
@@ -64,32 +103,11 @@ class TestData:
     def test_shape_and_kind(self, name, x, match):
         refuses(linear(4, 3), match, lambda layer: STARTS[name](layer, x, Y[: len(x)]))
 
-    @pytest.mark.parametrize("name", ["whiten", "cluster_pca", "lsuv"])
-    def test_all_inputs_constant(self, name):
-        x = torch.full((50, 4), 3.7, dtype=torch.float64)
-        match = {
-            "whiten": "constant in all 4 inputs",
-            "cluster_pca": "clusters are wanted of 1 samples that differ",
-            "lsuv": "are constant, so that no scale",
-        }[name]
-        units = 1 if name == "lsuv" else 4
-        refuses(linear(4, units), match, lambda layer: STARTS[name](layer, x, None))
-
-    def test_one_cluster_of_constant_inputs(self):
-        x = torch.ones(50, 4, dtype=torch.float64)
-        refuses(
-            linear(4, 2),
-            "have only 0 with spread",
-            lambda layer: cluster_pca_(layer, x, clusters=1),
-        )
-
-    def test_prototypes_of_constant_inputs(self):
-        x = torch.ones(50, 4)
-        refuses(
-            OffsetL2(4, 1),
-            "no spread within 1 clusters",
-            lambda layer: class_mean_(layer, x, torch.zeros(50, dtype=torch.long)),
-        )
+    def test_classes_without_spread(self):
+        x = Y[:, None].double().expand(-1, 4).contiguous()
+        y = Y.clone()
+        for layer in (OffsetL2(4, 3).double(), DistanceHead(4, 3).double()):
+            refuses(layer, "no spread within 3 clusters", lambda la: class_mean_(la, x, y))
 
     def test_images_of_another_kind(self):
         layer = nn.Conv2d(3, 4, 3)
@@ -113,6 +131,11 @@ class TestCounts:
         )
         refuses(
             OffsetL2(4, 9).double(),
+            "9 clusters are wanted of 5 samples",
+            lambda layer: cluster_pca_(layer, X[:5]),
+        )
+        refuses(
+            Mahalanobis(4, 9, 1).double(),
             "9 clusters are wanted of 5 samples",
             lambda layer: cluster_pca_(layer, X[:5]),
         )
@@ -192,7 +215,8 @@ class TestClasses:
             "class 9 has 1 row among the 183 used, wanted at least 2 .* give more",
             lambda la: start(la, X, y),
         )
-        refuses(OffsetL2(4, 3), "class 9 has 1 row", lambda la: start(la, X.float(), y))
+        for layer in (OffsetL2(4, 3), Mahalanobis(4, 3, 1), DistanceHead(4, 3)):
+            refuses(layer, "class 9 has 1 row", lambda la: start(la, X.float(), y))
 
     def test_a_class_that_the_rows_drawn_have_lost(self):
         y = Y.clone()
@@ -244,6 +268,7 @@ class TestLayers:
     @pytest.mark.parametrize("start", [whiten_, lsuv_])
     def test_prototypes_have_no_rows(self, start):
         refuses(OffsetL2(4, 3), "OffsetL2 has prototypes and no rows", lambda la: start(la, X))
+        refuses(DistanceHead(4, 3), "DistanceHead has prototypes", lambda la: start(la, X))
 
     def test_options_that_prototypes_do_not_have(self):
         for given_ in ({"axes": 2}, {"mirror": True}):
@@ -256,7 +281,23 @@ class TestLayers:
 
     def test_groups(self):
         x = torch.randn(5, 4, 6, 6)
-        refuses(nn.Conv2d(4, 4, 3, groups=2), "has 2 groups", lambda la: whiten_(la, x))
+        x[:, 2:] = 1.0
+        refuses(
+            nn.Conv2d(4, 4, 3, groups=2),
+            "group 1 of 2: the 80 rows are constant in all 18 inputs",
+            lambda la: whiten_(la, x),
+        )
+
+    @pytest.mark.parametrize("given_", [{"rows": 10.5}, {"rows": "all"}, {"rows": True}])
+    def test_no_number_of_rows(self, given_):
+        refuses(linear(4, 3), "rows is .*, wanted a whole", lambda la: whiten_(la, X, **given_))
+
+    def test_no_generator(self):
+        refuses(
+            linear(4, 3),
+            "the generator is 3, wanted a torch.Generator, or None",
+            lambda la: whiten_(la, X, generator=3),
+        )
 
     def test_weights_that_are_computed(self):
         layer = parametrizations.weight_norm(nn.Linear(4, 3))
@@ -404,9 +445,9 @@ def test_generators_are_of_the_cpu():
     class Elsewhere:
         device = torch.device("cuda")
 
-    for start in (kaiming_, lambda la, generator: sample_point_bias_(la, X, generator=generator)):
+    for way in (kaiming_, lambda la, generator: sample_point_bias_(la, X, generator=generator)):
         refuses(
             linear(4, 3),
             "the generator is on cuda, wanted one on the CPU",
-            lambda la, start=start: start(la, generator=Elsewhere()),
+            lambda la, way=way: way(la, generator=Elsewhere()),
         )
