@@ -9,47 +9,35 @@ with the verdict for each kind of pixels. Nothing in those tables is typed by ha
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from pathlib import Path
 from typing import Any
+
+from result_lines import claims, head, print_runs
 
 from mahalens.report.catalogue import model_label
 from mahalens.report.numbers import is_number, number
+from mahalens.report.records import RunRecords
 from mahalens.studies.perturbation.levels import KINDS, TABLE, column, percent
 
 PIXELS = ("raw", "normalized")
-VERDICTS = {"holds": "**holds**", "fails": "**fails**", "not measured": "–"}
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path)
-    for folder in parser.parse_args().runs:
-        config = json.loads((folder / "config.json").read_text())
-        summary = json.loads((folder / "summary.json").read_text())
-        lines = [*_head(config, summary), *_levels(summary), *_claims(summary)]
-        sys.stdout.write("\n".join(lines) + "\n")
+    print_runs(__doc__, _page)
 
 
-def _head(config: dict[str, Any], summary: dict[str, Any]) -> list[str]:
-    facts = summary["facts"]
-    trials = max(outcome["trials"] for outcome in summary["outcomes"])
-    scaled = "; ".join(config["scaled"]) or "nothing was scaled"
-    mind = "".join(f" Mind: {caution}." for caution in summary["cautions"])
-    return [
-        "```sh",
-        config["command"],
-        "```",
-        "",
-        f"mahalens {config['mahalens']}, torch {config['torch']}, seed {config['seed']}, "
+def _page(run: RunRecords) -> list[str]:
+    facts = run.summary["facts"]
+    trials = max(outcome["trials"] for outcome in run.summary["outcomes"])
+    told = (
         f"{facts['training_samples']:,} training samples of {facts['data']}, "
-        f"{facts['epochs']:,} epochs, {trials} trials. Protocol: {config['protocol']} ({scaled})."
-        f"{mind}",
-        "",
-    ]
+        f"{facts['epochs']:,} epochs, {trials} trials"
+    )
+    *lines, versions, blank = head(run, told)
+    mind = "".join(f" Mind: {caution}." for caution in run.summary["cautions"])
+    columns = {way: way for way in PIXELS}
+    ledger = claims(run, columns, source=True)
+    return [*lines, f"{versions}{mind}", blank, *_levels(run.summary), *ledger]
 
 
 def _levels(summary: dict[str, Any]) -> list[str]:
@@ -109,35 +97,6 @@ def _mean(row: dict[str, Any] | None) -> str:
 
 def _plain(value: float | None) -> str:
     return f"{value:.2f}" if value is not None and is_number(value) else "–"
-
-
-def _claims(summary: dict[str, Any]) -> list[str]:
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for claim in summary["claims"]:
-        key, _, way = claim["id"].rpartition("/")
-        key, way = (key, way) if way in PIXELS else (claim["id"], "both")
-        rows.setdefault(key, {})[way] = claim
-    lines = ["| claim | source | published | raw | normalized |", "|---|---|---|---|---|"]
-    for verdicts in rows.values():
-        first = next(iter(verdicts.values()))
-        statement = first["statement"]
-        for way in PIXELS:
-            statement = statement.replace(f" ({way} pixels)", "")
-        if "both" in verdicts:
-            cells = [_verdict(first), "(one verdict for both)"]
-        else:
-            cells = [_verdict(verdicts[way]) if way in verdicts else "–" for way in PIXELS]
-        lines.append(
-            f"| {statement} | {first['source']} | {first['published'] or '–'} | "
-            f"{' | '.join(cells)} |"
-        )
-    return [*lines, ""]
-
-
-def _verdict(claim: dict[str, Any]) -> str:
-    if claim["verdict"] == "not measured":
-        return "–" if claim["why"].startswith(("This run has no", "Needs a run")) else "undecided"
-    return f"{VERDICTS[claim['verdict']]} ({number(claim['measured'])})"
 
 
 if __name__ == "__main__":

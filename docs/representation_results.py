@@ -9,47 +9,34 @@ pixels. Nothing in those tables is typed by hand.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
+from result_lines import claims, head, print_runs
+
 from mahalens.report.numbers import is_number, number
+from mahalens.report.records import RunRecords
 
 PIXELS = ("normalized", "raw")
-VERDICTS = {"holds": "**holds**", "fails": "**fails**", "not measured": "–"}
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path)
-    for folder in parser.parse_args().runs:
-        config = json.loads((folder / "config.json").read_text())
-        summary = json.loads((folder / "summary.json").read_text())
-        lines = [
-            *_head(config, summary),
-            *_accuracy(summary),
-            *_readings(summary),
-            *_tests(summary),
-            *_claims(summary),
-        ]
-        sys.stdout.write("\n".join(lines) + "\n")
+    print_runs(__doc__, _page)
 
 
-def _head(config: dict[str, Any], summary: dict[str, Any]) -> list[str]:
-    facts = summary["facts"]
-    scaled = "; ".join(config["scaled"]) or "nothing was scaled"
-    return [
-        "```sh",
-        config["command"],
-        "```",
-        "",
-        f"mahalens {config['mahalens']}, torch {config['torch']}, seed {config['seed']}, "
+def _page(run: RunRecords) -> list[str]:
+    facts, summary = run.summary["facts"], run.summary
+    told = (
         f"{facts['training_samples']:,} training samples of {facts['data']}, "
-        f"{facts['epochs']:,} epochs. Protocol: {config['protocol']} ({scaled}).",
-        "",
+        f"{facts['epochs']:,} epochs"
+    )
+    columns = {way: way for way in PIXELS}
+    return [
+        *head(run, told),
+        *_accuracy(summary),
+        *_readings(summary),
+        *_tests(summary),
+        *claims(run, columns, source=False),
     ]
 
 
@@ -142,32 +129,6 @@ def _tests(summary: dict[str, Any]) -> list[str]:
                 f"{number(line['cohens_d'], 3)} |"
             )
     return [*lines, ""]
-
-
-def _claims(summary: dict[str, Any]) -> list[str]:
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for claim in summary["claims"]:
-        key, _, way = claim["id"].rpartition("/")
-        key, way = (key, way) if way in PIXELS else (claim["id"], "both")
-        rows.setdefault(key, {})[way] = claim
-    lines = ["| claim | published | normalized | raw |", "|---|---|---|---|"]
-    for verdicts in rows.values():
-        first = next(iter(verdicts.values()))
-        statement = first["statement"]
-        for way in PIXELS:
-            statement = statement.replace(f" ({way} pixels)", "")
-        if "both" in verdicts:
-            cells = [_verdict(first), "(one verdict for both)"]
-        else:
-            cells = [_verdict(verdicts[way]) if way in verdicts else "–" for way in PIXELS]
-        lines.append(f"| {statement} | {first['published'] or '–'} | {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _verdict(claim: dict[str, Any]) -> str:
-    if claim["verdict"] == "not measured":
-        return "–" if claim["why"].startswith(("This run has no", "Needs a run")) else "undecided"
-    return f"{VERDICTS[claim['verdict']]} ({number(claim['measured'])})"
 
 
 if __name__ == "__main__":
