@@ -15,6 +15,8 @@ from mahalens.studies.init.presentation import PRESENTATION
 from mahalens.studies.init.run import STUDY, pairs
 from mahalens.studies.paired.config import name_of
 
+SIDES = ("model", "than", "base", "than_base")
+
 
 def test_defaults_need_no_download_and_say_what_they_leave_out():
     config = InitConfig.with_defaults()
@@ -41,13 +43,21 @@ def test_large_sets_are_cut_by_default():
 def test_all_that_is_scaled_is_said():
     config = replace(
         InitConfig.with_defaults(trials=3, epochs=2, models=["relu-lsuv", "abs-kaiming"]),
-        rates=(0.01,),
+        image_rates=(0.01,),
+        table_rates=(0.02, 0.5),
         tunings=1,
         start_rows=50,
     )
     assert config.models == ("abs-kaiming", "relu-lsuv")  # in the order of the study
     told = "\n".join(config.deviations())
-    for word in ("trials: 3", "epochs: 2", "rates: 0.01", "choose one: 1", "start from: 50"):
+    for word in (
+        "trials: 3",
+        "epochs: 2",
+        "images: 0.01 ",
+        "tables: 0.02, 0.5 ",
+        "choose one: 1",
+        "start from: 50",
+    ):
         assert word in told
     assert "abs-cluster-pca," in told.split("models: without ")[1]
 
@@ -59,8 +69,6 @@ def test_all_that_is_scaled_is_said():
         ({"published": True, "trials": 3}, "--published with --trials"),
         ({"published": True, "data": ["iris"]}, "--published with --data"),
         ({"trials": 0}, "--trials 0"),
-        ({"rates": (0.1, -1.0)}, "learning rates of 0.1, -1"),
-        ({"rates": ()}, "learning rates of none"),
         ({"data": ["iris", "iris"]}, "given twice"),
     ],
 )
@@ -68,6 +76,13 @@ def test_bad_options_are_refused_in_one_line(options, told):
     with pytest.raises(InputError, match=told) as refused:
         InitConfig.with_defaults(**options)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("rates", [(0.1, -1.0), (), (float("nan"),)])
+@pytest.mark.parametrize("kind", ["image_rates", "table_rates"])
+def test_learning_rates_are_positive_numbers(kind, rates):
+    with pytest.raises(InputError, match="learning rates of"):
+        replace(InitConfig.with_defaults(), **{kind: rates})
 
 
 def test_models_are_all_starts_with_both_activations():
@@ -104,7 +119,7 @@ def test_claims_are_put_to_every_set_about_models_that_are_there():
         assert (study, part in ("iris", "wine")) == ("init", True)
         assert claim.statement.endswith(f" (on {part}).")
         parts = getattr(claim.predicate, "parts", (claim.predicate,))
-        named = {getattr(one, side, None) for one in parts for side in ("model", "than")} - {None}
+        named = {getattr(one, side, None) for one in parts for side in SIDES} - {None}
         assert named <= known
         assert all(name.endswith(f"({part})") for name in named)
         assert {one.metric for one in parts} <= set(METRICS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -27,8 +28,9 @@ IRIS = samples_of("iris", seed=0, trial=0, train_size=None)
 
 
 def options(**changes):
-    small = {"data": ["iris"], "trials": 2, "epochs": 3, "rates": (0.003, 0.03)}
-    return InitConfig.with_defaults(**{**small, **changes})
+    rates = changes.pop("rates", (0.003, 0.03))
+    made = InitConfig.with_defaults(**{"data": ["iris"], "trials": 2, "epochs": 3, **changes})
+    return replace(made, table_rates=rates, image_rates=(0.01, 0.02))
 
 
 def started(model, *who, samples=IRIS):
@@ -162,14 +164,26 @@ def test_a_look_at_a_start_counts_what_is_idle():
     assert found["start_loss"] == pytest.approx(float(loss.detach()))
 
 
-def test_epochs_to_a_bound():
-    loss = torch.tensor([2.0, 0.4, 0.6, 0.1])
-    assert epochs_to(loss, 0.4) == 2
-    assert math.isnan(epochs_to(loss, 0.05))
-    assert math.isnan(epochs_to(torch.full((3,), math.nan), 1.0))
+def test_epochs_to_a_bound_are_interpolated_between_the_middles_of_epochs():
+    loss = torch.tensor([2.0, 0.5, 0.6, 0.1])
+    assert epochs_to(8.0, loss, 4.0) == pytest.approx(0.25)  # half way, by ratios, to epoch 0.5
+    assert epochs_to(8.0, loss, 2.0) == pytest.approx(0.5)
+    assert epochs_to(8.0, loss, 1.0) == pytest.approx(1.0)
+    assert epochs_to(8.0, loss, 0.5) == pytest.approx(1.5)
+    assert 2.5 < epochs_to(8.0, loss, 0.3) < 3.5
+    assert epochs_to(8.0, loss, 9.0) == 0.0
+    assert math.isnan(epochs_to(8.0, loss, 0.05))
+    assert math.isnan(epochs_to(8.0, torch.full((3,), math.nan), 1.0))
+    assert epochs_to(8.0, torch.tensor([2.0, 0.0]), 1.0) == 1.5
+    times, logs = [0.0, 0.5, 1.5, 2.5], np.log([8.0, 2.0, 0.5, 0.4])
+    for bound in (5.0, 1.7, 0.45):
+        slow = np.interp(-math.log(bound), -logs, times)
+        found = epochs_to(8.0, torch.tensor([2.0, 0.5, 0.4]), bound)
+        assert found == pytest.approx(slow, rel=1e-6)
 
 
 def test_a_rate_is_chosen_on_held_out_training_samples():
+    rates = (0.0001, 0.01, 0.1)
     config = options(epochs=4, rates=(0.1, 0.0001, 0.01))
     job = Job("iris", "abs-kaiming", 1, 1)
     one = samples_of("iris", seed=0, trial=1, train_size=None)
@@ -179,8 +193,8 @@ def test_a_rate_is_chosen_on_held_out_training_samples():
         x, y = one.x[~out], one.y[~out]
         network = start("abs-kaiming", one, x, y, 5_000, 0, "tuning", 1, run)
         seen = (one.x[out], one.y[out])
-        total += train(network, (x, y), seen, config.rates, 4, 0, "tuning", 1, run).mean_accuracy
-    assert choose_rate(config, job, 1) == config.rates[int(total.argmax())] != 0.0001
+        total += train(network, (x, y), seen, rates, 4, 0, "tuning", 1, run).mean_accuracy
+    assert choose_rate(config, job, 1) == rates[int(total.argmax())] != 0.0001
 
 
 def test_test_samples_do_not_decide_the_rate(monkeypatch):
@@ -201,8 +215,32 @@ def test_test_samples_do_not_decide_the_rate(monkeypatch):
 
 
 def test_of_equal_rates_the_lowest_is_taken():
-    config = replace(options(epochs=1), rates=(2e-9, 1e-9))  # nothing changes by either
+    config = options(epochs=1, rates=(2e-9, 1e-9))  # nothing changes by either
     assert choose_rate(config, Job("iris", "abs-kaiming", 0, 1), 0) == 1e-9
+
+
+def test_images_choose_once_and_from_rates_of_their_own(monkeypatch):
+    seen = []
+    plain = measuring.train
+
+    def note(*args):
+        seen.append((args[3], args[6:]))
+        return plain(*args)
+
+    monkeypatch.setattr(measuring, "train", note)
+    config = replace(options(data=["digits"], train_size=300), epochs=1, tunings=2)
+    found = measure(config, Job("digits", "abs-kaiming", 1, 1))["abs-kaiming"]
+    rate = float(found.metrics["learning_rate"])
+    assert seen == [([0.01, 0.02], ("tuning", 1, 0)), ([rate], ("trial", 1))]
+    assert found.metrics["rate_at_end"].tolist() == [100.0]
+    seen.clear()
+    measure(options(epochs=1, rates=(0.01, 0.02, 0.03)), Job("iris", "abs-kaiming", 0, 1))
+    assert [who for _, who in seen] == [*(("tuning", 0, r) for r in range(3)), ("trial", 0)]
+    config = options(epochs=1, rates=(1e-9, 0.01, 0.02))
+    found = measure(config, Job("iris", "abs-kaiming", 0, 3))["abs-kaiming"].metrics
+    assert found["rate_at_end"].tolist() == [
+        100.0 * (rate != 0.01) for rate in found["learning_rate"].tolist()
+    ]
 
 
 def test_a_trial_depends_on_its_number_alone():
@@ -248,8 +286,6 @@ def test_data_that_do_not_fit_are_refused(changes, told):
 
 
 def test_a_class_with_one_sample_is_refused(tmp_path):
-    import numpy as np
-
     x = np.random.default_rng(0).normal(size=(200, 5)).astype("float32")
     y = np.arange(200) % 2
     y[-1] = 2

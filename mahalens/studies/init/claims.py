@@ -9,7 +9,14 @@ from mahalens.studies.claims import Claim
 from mahalens.studies.init.config import InitConfig
 from mahalens.studies.init.models import ACTIVATIONS, FROM_DATA, RIVALS, STARTS
 from mahalens.studies.paired.config import name_of, part_of
-from mahalens.studies.predicates import Average, Difference, Every, Lower, Predicate
+from mahalens.studies.predicates import (
+    Average,
+    Difference,
+    Every,
+    GainsMore,
+    Lower,
+    Predicate,
+)
 
 MARGIN = 1.0
 """Points of test accuracy by which a start may end lower and still be called no worse."""
@@ -106,6 +113,14 @@ def _claims_on(part: str) -> list[Claim]:
             f"{_CALLED[start]}: at most {MARGIN:g} point less accurate in the end than Kaiming, "
             "with Abs and with ReLU",
             Every(tuple(no_worse(activation, start, "kaiming") for activation in ACTIVATIONS)),
+        )
+    for rival in RIVALS:
+        both = [of(activation, start) for activation in ACTIVATIONS for start in (new, rival)]
+        claim(
+            f"abs-gains-more-on-{rival}",
+            f"Abs gains more speed from cluster PCA on {_CALLED[rival]} than ReLU does",
+            GainsMore("mean_accuracy", *both),
+            "001",
         )
     claim(
         "no-idle-units",

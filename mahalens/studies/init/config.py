@@ -16,8 +16,8 @@ ALL_SETS = (*SMALL_SETS, "mnist", "fashion-mnist")
 LARGE_SIZE = 5_000
 """Training samples taken of a large set by default, so that a run takes minutes."""
 EPOCHS, TRIALS, TUNINGS, START_ROWS = 20, 10, 3, 5_000
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""Learning rates of Adam to choose from."""
+IMAGE_RATES, TABLE_RATES = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.1, 0.3)
+"""Learning rates of Adam to choose from: higher ones where an epoch has few steps."""
 IMAGE_UNITS, TABLE_UNITS = 128, 32
 """Hidden units on images, and on all other data."""
 
@@ -25,12 +25,13 @@ IMAGE_UNITS, TABLE_UNITS = 128, 32
 class InitConfig(PairedConfig, frozen=True, kw_only=True):
     """Everything that decides the numbers of a run.
 
-    ``rates`` are the learning rates that every trial chooses from, with a part of its training
-    samples held out: once on images, ``tunings`` times on tables, where that part is small. A
-    start is computed from ``start_rows`` samples at most.
+    ``image_rates`` and ``table_rates`` are the learning rates that every trial chooses from,
+    with a part of its training samples held out: once on images, ``tunings`` times on all other
+    data, where that part may be small. A start is computed from ``start_rows`` samples at most.
     """
 
-    rates: tuple[float, ...] = RATES
+    image_rates: tuple[float, ...] = IMAGE_RATES
+    table_rates: tuple[float, ...] = TABLE_RATES
     tunings: int = TUNINGS
     start_rows: int = START_ROWS
 
@@ -38,9 +39,10 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
         super().__post_init__()
         check_count("tunings", self.tunings, 1)
         check_count("start-rows", self.start_rows, 2)
-        if not self.rates or not all(math.isfinite(r) and r > 0 for r in self.rates):
-            given = ", ".join(f"{rate:g}" for rate in self.rates) or "none"
-            raise InputError(f"learning rates of {given}; give positive numbers")
+        for rates in (self.image_rates, self.table_rates):
+            if not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+                given = _listed(rates) or "none"
+                raise InputError(f"learning rates of {given}; give positive numbers")
 
     @classmethod
     def with_defaults(
@@ -53,7 +55,6 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
         train_size: int | None = None,
         seed: int = 0,
         published: bool = False,
-        rates: Sequence[float] = RATES,
     ) -> InitConfig:
         """Fill in what is not given: digits and the tables, and less of a large set."""
         if published:
@@ -75,7 +76,6 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
             epochs=EPOCHS if epochs is None else epochs,
             train_size=train_size,
             seed=seed,
-            rates=tuple(rates),
         )
 
     def deviations(self) -> list[str]:
@@ -95,8 +95,12 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
         compare("training samples", "all" if self.train_size is None else self.train_size, "all")
         compare("epochs", self.epochs, EPOCHS)
         compare("trials", self.trials, TRIALS)
-        shown = [" ".join(f"{rate:g}" for rate in rates) for rates in (self.rates, RATES)]
-        compare("learning rates", *shown)
+        compare("learning rates on images", _listed(self.image_rates), _listed(IMAGE_RATES))
+        compare("learning rates on tables", _listed(self.table_rates), _listed(TABLE_RATES))
         compare("splits of a table to choose one", self.tunings, TUNINGS)
         compare("samples to start from", self.start_rows, START_ROWS)
         return found
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)

@@ -75,22 +75,22 @@ def choose_rate(config: InitConfig, job: Job, trial: int) -> float:
 
     Every trial chooses for itself, from its own training samples, so that what a choice by few
     samples gets wrong is part of the spread over trials. There is one training with each rate
-    on images; on tables, where few samples are held out, ``config.tunings`` of them are
+    on images; on other data, where few samples are held out, ``config.tunings`` of them are
     averaged, each with a start, a split and an order of its own. Of equal rates the lowest is
     taken. Test samples are not looked at.
     """
     samples = _samples(config, job.data, trial)
-    total = torch.zeros(len(config.rates), dtype=torch.float64)
-    for run in range(config.tunings if is_split_anew(job.data) else 1):
+    rates = _rates(config, samples)
+    total = torch.zeros(len(rates), dtype=torch.float64)
+    for run in range(config.tunings if samples.image_shape is None else 1):
         who = ("tuning", trial, run)
         out = held_out(samples.y, VALIDATION, stream(config.seed, "validation", trial, run))
         x, y = samples.x[~out], samples.y[~out]
         network = start(job.work, samples, x, y, config.start_rows, config.seed, *who)
         seen = (samples.x[out], samples.y[out])
-        done = train(network, (x, y), seen, config.rates, config.epochs, config.seed, *who)
+        done = train(network, (x, y), seen, rates, config.epochs, config.seed, *who)
         total += done.mean_accuracy
-    ascending = sorted(range(len(config.rates)), key=lambda place: config.rates[place])
-    return config.rates[max(ascending, key=lambda place: float(total[place]))]
+    return rates[int(total.argmax())]
 
 
 def _trial(
@@ -106,7 +106,7 @@ def _trial(
     done = train(network, (x, y), seen, [rate], config.epochs, seed, *who)
     accuracy, loss = done.accuracy[0], done.loss[0]
     losses = torch.cat((torch.tensor([first["start_loss"]], dtype=torch.float64), loss))
-    reached = epochs_to(loss, math.log(samples.classes) / 10)
+    reached = epochs_to(first["start_loss"], loss, math.log(samples.classes) / 10)
     numbers = {
         "mean_accuracy": float(done.mean_accuracy),
         "test_accuracy": float(accuracy[-1]),
@@ -117,10 +117,16 @@ def _trial(
         **first,
         "start_seconds": network.seconds,
         "learning_rate": rate,
+        "rate_at_end": 100.0 * (rate in (_rates(config, samples)[0], _rates(config, samples)[-1])),
     }
     if not math.isfinite(numbers["train_loss"]):  # weights that are no numbers classify nothing
         numbers = dict.fromkeys(numbers, math.nan)
     return numbers, accuracy, losses
+
+
+def _rates(config: InitConfig, samples: Samples) -> list[float]:
+    """The learning rates to choose from, the lowest first."""
+    return sorted(config.table_rates if samples.image_shape is None else config.image_rates)
 
 
 def _samples(config: InitConfig, data: str, trial: int) -> Samples:

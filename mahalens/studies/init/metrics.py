@@ -23,8 +23,8 @@ METRICS: dict[str, Metric] = {
     ),
     "epochs_to_tenth": Metric(
         "Epochs to a tenth",
-        "The first epoch whose mean training loss is a tenth of that of guessing, ln(classes), or "
-        "less. None if that does not happen.",
+        "After how many epochs the mean training loss, interpolated between the middles of epochs, "
+        "is a tenth of that of guessing, ln(classes). None if that does not happen.",
         unit="epochs",
     ),
     "reached": Metric(
@@ -62,5 +62,12 @@ METRICS: dict[str, Metric] = {
         "The one chosen for the model, by mean accuracy on the way on held-out training samples.",
         better=None,
         log=True,
+    ),
+    "rate_at_end": Metric(
+        "Rate at the end of the grid",
+        "100 if the learning rate is the lowest or the highest of those to choose from, so that "
+        "the best one may lie beyond it, 0 if not.",
+        unit="%",
+        better=None,
     ),
 }

@@ -37,16 +37,14 @@ def pairs(config: InitConfig) -> list[tuple[str, str]]:
 
 def cautions(config: InitConfig, found: Found) -> Sequence[str]:
     """Where the best learning rate may lie outside of those to choose from."""
-    ends = (min(config.rates), max(config.rates))
+    del config
     told = []
     for part in dict.fromkeys(part for part, _ in found):
-        at_end = [
-            f"{model} in {count} of {own.trials}"
-            for (where, model), own in found.items()
-            if where == part
-            for count in [sum(rate in ends for rate in own.metrics["learning_rate"].tolist())]
-            if 2 * count > own.trials
-        ]
+        at_end = []
+        for (where, model), own in found.items():
+            count = int((own.metrics["rate_at_end"] > 0).sum())
+            if where == part and 2 * count > own.trials:
+                at_end.append(f"{model} in {count} of {own.trials}")
         if at_end:
             told.append(
                 f"on {part} most trials of some models chose the lowest or the highest learning "

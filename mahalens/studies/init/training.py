@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,11 +111,23 @@ def _all_of(epochs: int) -> int:
     return 4 * epochs * max(1, epochs.bit_length())
 
 
-def epochs_to(loss: Tensor, bound: float) -> float:
-    """The first epoch whose mean loss, of ``[E]``, is at most ``bound``; NaN if there is none.
+def epochs_to(start: float, loss: Tensor, bound: float) -> float:
+    """After how many epochs the training loss is down at ``bound``; NaN if it does not get there.
 
-    >>> epochs_to(torch.tensor([2.0, 0.5, 0.1]), 0.5)
-    2.0
+    The mean loss of an epoch, of ``[E]``, is taken for that in its middle, and ``start`` for that
+    before the first; between them its logarithm is interpolated.
+
+    >>> epochs_to(4.0, torch.tensor([2.0, 0.5, 0.1]), 1.0)
+    1.0
     """
     below = (loss <= bound).nonzero()
-    return float(below[0, 0] + 1) if len(below) else float("nan")
+    if start <= bound:
+        return 0.0
+    if not len(below):
+        return math.nan
+    first = int(below[0, 0])
+    before, after = (start if not first else float(loss[first - 1])), float(loss[first])
+    begun, width = (first - 0.5, 1.0) if first else (0.0, 0.5)
+    # A loss of 0 has no logarithm; it is below any bound, and the middle of its epoch will do.
+    share = math.log(before / bound) / math.log(before / after) if after > 0 else 1.0
+    return begun + width * share

@@ -46,7 +46,8 @@ def write_records(
             folder.write_tensors(f"{WEIGHTS}/{part}-{model}.safetensors", own.weights)
     columns = ("model", "data", "trial", "status", *study.metrics)
     folder.write_csv(TRIALS, columns, _trial_rows(study, found))
-    names = list(dict.fromkeys(name for own in found.values() for name in own.curves))
+    # In order of the alphabet: files of tensors give their names in any order.
+    names = sorted({name for own in found.values() for name in own.curves})
     if names:
         columns = ("model", "data", "trial", "epoch", *names)
         folder.write_csv(CURVES, columns, _curve_rows(found, names))

@@ -11,6 +11,7 @@ from mahalens.studies.predicates.differences import (
     MoreVariable,
     Within,
 )
+from mahalens.studies.predicates.gains import GainsMore
 from mahalens.studies.predicates.pairs import Lower, Ratio
 from mahalens.studies.predicates.single import AboveChance, Average, TrialShare
 from mahalens.studies.predicates.verdicts import FEWEST_TRIALS, SIGNIFICANT, is_finite
@@ -25,6 +26,7 @@ Predicate = (
     | Within
     | Indistinguishable
     | MoreVariable
+    | GainsMore
     | Both
     | Every
 )
@@ -37,6 +39,7 @@ __all__ = [
     "Both",
     "Difference",
     "Every",
+    "GainsMore",
     "Indistinguishable",
     "Lower",
     "MoreVariable",
