@@ -23,8 +23,8 @@ from mahalens.studies.perturbation.metrics import METRICS
 from mahalens.studies.perturbation.published import published_figure, published_levels
 from mahalens.studies.representation.config import PIXELS
 from mahalens.studies.representation.problem import Group, Problem, facts_of
-from mahalens.studies.representation.records import STILL_LEARNING
 from mahalens.studies.rows import summary_row
+from mahalens.studies.still_learning import still_learning
 
 
 def write_records(
@@ -97,20 +97,8 @@ def _rows(one: Measured, data: str) -> Iterator[dict[str, Any]]:
 
 def _cautions(measured: list[Measured]) -> list[str]:
     """A warning if networks were still gaining when training ended: verdicts may change later."""
-    gains = {
-        one.name: float(np.nanmean(one.late_gain))
-        for one in measured
-        if np.isfinite(one.late_gain).any()
-    }
-    late = {name: gain for name, gain in gains.items() if gain > STILL_LEARNING}
-    if not late:
-        return []
-    most = max(late, key=lambda name: late[name])
-    return [
-        f"{len(late)} of {len(gains)} networks still gained more than {STILL_LEARNING:g} point in "
-        f"the last tenth of the epochs (at most {most}, {late[most]:.1f} points): verdicts on them "
-        "may change with more epochs"
-    ]
+    done = [one for one in measured if np.isfinite(one.late_gain).any()]
+    return still_learning({one.name: float(np.nanmean(one.late_gain)) for one in done})
 
 
 def _trial_rows(measured: list[Measured], data: str) -> Iterator[list[Any]]:

@@ -83,7 +83,7 @@ class Problem:
 
     def inputs(self, pixels: str) -> tuple[Tensor, Tensor]:
         """Training and test samples, raw or normalised by the data set's mean and spread."""
-        return _inputs(self.data, pixels)
+        return pixel_inputs(self.data, pixels)
 
     def start(self, group: Group) -> TrialStack:
         """Starting weights: PyTorch's own, trial i from the same first layer in every model."""
@@ -140,7 +140,8 @@ def scale_of(data: LabelledData) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=1)
-def _inputs(data: LabelledData, pixels: str) -> tuple[Tensor, Tensor]:
+def pixel_inputs(data: LabelledData, pixels: str) -> tuple[Tensor, Tensor]:
+    """Training and test samples, ``raw`` or ``normalized`` by the data set's mean and spread."""
     if pixels == "raw":
         return data.x, data.test_x
     mean, spread = scale_of(data)

@@ -8,6 +8,7 @@ from torch import Tensor
 from mahalens.nn.chain import ELEMENTWISE, Chain
 from mahalens.studies.representation.metrics import ACTIVE
 from mahalens.train import TrialStack
+from mahalens.train.rules import activation_rule
 
 RARE = {"dead": None, "rare1": 0.01, "rare5": 0.05}
 """Below which share of the inputs a unit counts as rarely active; dead: on none."""
@@ -61,7 +62,7 @@ class Reading:
             hidden, score = below(xs), scores(xs)
             output = score
             for layer in after:
-                output = _APPLY[layer.kind](output)
+                output = activation_rule(layer).forward(output)
             chosen = output.argmax(-1)
             hits = (chosen == ys).to(torch.int64)
             self.correct.index_add_(1, ys, hits)
@@ -72,6 +73,10 @@ class Reading:
             self.sums.index_add_(1, ys, hidden.double())
             self.score_sum += score.double().sum(1)
             self.score_squares += score.double().square().sum(1)
+            self.see(hidden, output, chosen)
+
+    def see(self, hidden: Tensor, output: Tensor, chosen: Tensor) -> None:
+        """For readings that gather more: ``[T, n, H]``, ``[T, n, C]`` and ``[T, n]`` of a block."""
 
     @property
     def accuracy(self) -> Tensor:
@@ -112,9 +117,6 @@ class Reading:
         mean = self.score_sum / self.samples
         variance = (self.score_squares / self.samples - mean.square()).clamp(min=0)
         return at.abs().transpose(1, 2) / variance.sqrt().unsqueeze(-1)
-
-
-_APPLY = {"ReLU": torch.relu, "Abs": torch.abs, "Neg": torch.neg}
 
 
 def centre_metrics(positions: Tensor) -> dict[str, Tensor]:

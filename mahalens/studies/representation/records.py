@@ -30,9 +30,7 @@ from mahalens.studies.representation.problem import Group, Problem, facts_of
 from mahalens.studies.representation.published import published_figure
 from mahalens.studies.representation.trained import PLOTTED, Trained, gather
 from mahalens.studies.rows import summary_row
-
-STILL_LEARNING = 1.0
-"""Points of test accuracy in the last tenth of the epochs from which on a network is not done."""
+from mahalens.studies.still_learning import still_learning
 
 
 def write_records(folder: RunFolder, problem: Problem, groups: Sequence[Group]) -> None:
@@ -58,20 +56,8 @@ def write_records(folder: RunFolder, problem: Problem, groups: Sequence[Group]) 
 
 def _still_learning(trained: list[Trained]) -> list[str]:
     """A warning if networks were still gaining when training ended: verdicts may change later."""
-    gains = {
-        one.name: float(np.nanmean(one.metrics["late_gain"]))
-        for one in trained
-        if one.best is not None
-    }
-    late = {name: gain for name, gain in gains.items() if gain > STILL_LEARNING}
-    if not late:
-        return []
-    most = max(late, key=lambda name: late[name])
-    return [
-        f"{len(late)} of {len(gains)} networks still gained more than {STILL_LEARNING:g} point in "
-        f"the last tenth of the epochs (at most {most}, {late[most]:.1f} points): verdicts on them "
-        "may change with more epochs"
-    ]
+    done = [one for one in trained if one.best is not None]
+    return still_learning({one.name: float(np.nanmean(one.metrics["late_gain"])) for one in done})
 
 
 def summarise(

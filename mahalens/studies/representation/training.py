@@ -78,7 +78,9 @@ def train_group(
         "accuracies": solver.history["accuracy"].T,
         "metric.train_loss": solver.final_loss.double(),
     }
-    result |= _curve_metrics(solver.history.epochs, solver.history["accuracy"].T.double())
+    curve = solver.history["accuracy"].T.double()
+    for name, values in curve_metrics(solver.history.epochs, curve).items():
+        result[f"metric.{name}"] = values
     result |= read_group(problem, group, solver.stack)
     # A trial whose numbers ran away has no reading.
     lost = solver.codes == Status.NON_FINITE.code
@@ -130,13 +132,13 @@ def accuracies(stack: TrialStack, x: Tensor, y: Tensor) -> Tensor:
     return 100 * hits.double() / len(y)
 
 
-def _curve_metrics(epochs: Tensor, accuracy: Tensor) -> Result:
+def curve_metrics(epochs: Tensor, accuracy: Tensor) -> Result:
     """When the accuracy ``[T, E]`` came to stay within a point of its last, and its late gain."""
     near = (accuracy - accuracy[:, -1:]).abs() <= 1.0
     stays = near.flip(1).cumprod(1).flip(1).bool()
     first = stays.to(torch.int64).argmax(1)
     late = int((epochs <= max(0, int(epochs[-1]) - max(1, int(epochs[-1]) // 10))).sum()) - 1
     return {
-        "metric.epochs_to_converge": epochs[first].double(),
-        "metric.late_gain": accuracy[:, -1] - accuracy[:, max(late, 0)],
+        "epochs_to_converge": epochs[first].double(),
+        "late_gain": accuracy[:, -1] - accuracy[:, max(late, 0)],
     }
