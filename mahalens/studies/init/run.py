@@ -8,7 +8,7 @@ from mahalens.studies.init.claims import claims_for
 from mahalens.studies.init.config import InitConfig
 from mahalens.studies.init.measuring import check, measure
 from mahalens.studies.init.metrics import METRICS
-from mahalens.studies.init.models import ACTIVATIONS, RIVALS, STARTS
+from mahalens.studies.init.models import ACTIVATIONS, FROM_DATA, STARTS
 from mahalens.studies.paired.config import Job, jobs_of
 from mahalens.studies.paired.run import runner
 from mahalens.studies.paired.study import Found, PairedStudy
@@ -23,15 +23,16 @@ def jobs(config: InitConfig) -> list[Job]:
 
 
 def pairs(config: InitConfig) -> list[tuple[str, str]]:
-    """Every start beside both usual ones, and Abs beside ReLU."""
-    found = [
-        (f"{activation}-{start}", f"{activation}-{rival}")
-        for activation in ACTIVATIONS
-        for start in STARTS
-        for rival in RIVALS
-        if start not in RIVALS[: RIVALS.index(rival) + 1]
-    ]
-    found += [(f"abs-{start}", f"relu-{start}") for start in STARTS]
+    """Every start beside Kaiming, and beside LSUV those that share its output layer.
+
+    Variants are beside Kaiming alone: the more pairs, the less a correction for all leaves.
+    """
+    found = []
+    for activation in ACTIVATIONS:
+        others = [start for start in STARTS if start != "kaiming"]
+        found += [(f"{activation}-{start}", f"{activation}-kaiming") for start in others]
+        rivals = [start for start in FROM_DATA if STARTS[start].output == "lsuv"]
+        found += [(f"{activation}-{start}", f"{activation}-lsuv") for start in rivals]
     return [(a, b) for a, b in found if a in config.models and b in config.models]
 
 
