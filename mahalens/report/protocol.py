@@ -115,30 +115,30 @@ def _of_paired(records: RunRecords) -> dict[str, Any]:
     config, facts = records.config, dict(records.summary.get("facts", {}))
     options = dict(config["options"])
     models = models_in_order(options.pop("models", []), records.study)
-    data = facts.pop("data", None) or {}
-    size = options.pop("train_size", None)
+    data = facts.pop("data", None)
+    sets = [_set_line(part.title, data, part.part) for part in records.parts()]
+    epochs = options.pop("epochs", None)
     told: dict[str, Any] = {
-        f"Data ({len(data)})": "; ".join(_set_line(records, part) for part in data),
+        f"Data ({len(sets)})": "; ".join(sets),
         f"Models ({len(models)})": "; ".join(model_label(m, records.study) for m in models),
         "Trials a model": options.pop("trials", None),
-        "Epochs": facts.pop("epochs", None) or options.get("epochs"),
-        "Training samples at most": size,
+        "Epochs": facts.pop("epochs", epochs),
+        "Training samples at most": options.pop("train_size", None),
         "Seed": options.pop("seed", config.get("seed")),
         "Engine": config.get("engine"),
         "Device": config.get("device"),
         "Threads": config.get("threads"),
     }
-    for used in ("data", "epochs"):
-        options.pop(used, None)
+    options.pop("data", None)
     seconds = facts.pop("seconds", None)
     rest = {name.replace("_", " ").capitalize(): v for name, v in {**options, **facts}.items()}
-    return {**told, **rest, "Time, all models together": duration(seconds)}
+    time = {"Time, all models together": duration(seconds)} if seconds is not None else {}
+    return {**told, **rest, **time}
 
 
-def _set_line(records: RunRecords, part: str) -> str:
-    """A data set with its sizes, and where it is from."""
-    parts = view_of(records.study).parts
-    facts = records.summary["facts"]["data"][part]
+def _set_line(title: str, data: object, part: str) -> str:
+    """A data set with its sizes and where it is from, as far as the summary says."""
+    facts = data.get(part) if isinstance(data, dict) else None
     facts = facts if isinstance(facts, dict) else {}
     sizes = [
         f"{anything(facts[name])} {said}"
@@ -152,5 +152,4 @@ def _set_line(records: RunRecords, part: str) -> str:
     ]
     source = [f"from {facts['source']}"] if facts.get("source") else []
     told = ", ".join([*sizes, *source])
-    name = parts.title(part) if parts else part
-    return f"{name} ({told})" if told else name
+    return f"{title} ({told})" if told else title

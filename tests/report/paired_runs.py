@@ -121,7 +121,12 @@ def _values(
     rng: np.random.Generator, place: int, part: int, trials: int
 ) -> dict[str, np.ndarray[Any, Any]]:
     shared = rng.normal(size=trials)
-    accuracy = 97.0 - 2.0 * part - (0.35 if part else 0.05) * place - (60.0 if place == 3 and part == 1 else 0.0)
+    accuracy = (
+        97.0
+        - 2.0 * part
+        - (0.35 if part else 0.05) * place
+        - (60.0 if place == 3 and part == 1 else 0.0)
+    )
     return {
         "test_accuracy": np.clip(accuracy + 0.5 * shared + 0.3 * rng.normal(size=trials), 0, 100),
         "ece": 0.02 + 0.01 * place * rng.uniform(0.8, 1.2, trials),
