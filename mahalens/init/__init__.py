@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from mahalens._lazy import attach
 
 if TYPE_CHECKING:
-    from mahalens.init.check import InitCheck, LayerCheck, check_init
+    from mahalens.init.check import InitCheck, check_init
+    from mahalens.init.layer_check import LayerCheck
     from mahalens.init.layers import (
         class_mean_,
         cluster_pca_,
@@ -65,7 +66,7 @@ __getattr__, __dir__ = attach(
         "METHODS": "mahalens.init.methods",
         "check_init": "mahalens.init.check",
         "InitCheck": "mahalens.init.check",
-        "LayerCheck": "mahalens.init.check",
+        "LayerCheck": "mahalens.init.layer_check",
         "kaiming_through_samples": "mahalens.init.random",
     },
 )

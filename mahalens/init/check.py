@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,57 +9,10 @@ from torch import nn
 
 from mahalens.audit.network import audit
 from mahalens.audit.record import LayerRecord
+from mahalens.init.layer_check import LayerCheck
+from mahalens.init.prototypes import check_prototypes, prototype_layers
 
-_SHOWN = 8
 _UNUSED = {"perturb": False, "examples": False, "labelled": False}
-
-
-class LayerCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with one layer; units by number."""
-
-    name: str
-    kind: str
-    units: int
-    activation: str
-    dead: tuple[int, ...] = ()
-    """Units that no input reaches: their activation is 0 on every row."""
-    outside: tuple[int, ...] = ()
-    """Units whose hyperplane misses the data: all rows are on one side of it. Not the dead ones."""
-    flat: tuple[int, ...] = ()
-    """Units that are constant, or at a flat end of their activation on nearly all rows."""
-    copies: tuple[tuple[int, int], ...] = ()
-    """Pairs of units with the same hyperplane and side, which training cannot tell apart."""
-    silent: float = 0.0
-    """Share of the rows that no unit reaches."""
-    silent_samples: tuple[int, ...] = ()
-    """The first few samples with such a row."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong, in words."""
-        found = []
-        if self.dead:
-            found.append(f"{self._of(self.dead)} reached by no input ({_few(self.dead)})")
-        if self.outside:
-            place = f"with all data on one side ({_few(self.outside)})"
-            found.append(f"{self._of(self.outside)} {place}")
-        if self.flat:
-            found.append(f"{self._of(self.flat)} flat from the start ({_few(self.flat)})")
-        if self.copies:
-            pairs = [f"{i} = {j}" for i, j in self.copies]
-            found.append(f"{len(self.copies)} pairs of copies ({_few(pairs)})")
-        if self.silent:
-            share = f"{100 * self.silent:.3g} %"
-            found.append(f"{share} of inputs reach no unit ({_few(self.silent_samples)})")
-        return tuple(found)
-
-    def _of(self, units: Sequence[int]) -> str:
-        return f"{len(units)} of {self.units} units"
 
 
 class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +21,7 @@ class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerCheck, ...]
     samples: int
     unread: tuple[str, ...] = ()
-    """Parts with weights that are read as no hyperplanes."""
+    """Parts with weights that are read neither as hyperplanes nor as prototypes."""
 
     @property
     def ok(self) -> bool:
@@ -87,16 +39,18 @@ class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
         raise InputError(f"there is no layer {name!r} in this check; there are {known}")
 
     def __str__(self) -> str:
-        """The answer, then a line for each layer with something wrong."""
+        """The answer, then a line for each layer that there is something to say of."""
         count, bad = len(self.layers), [layer for layer in self.layers if not layer.ok]
-        on = f"on {self.samples} samples"
+        on = f"on {self.samples} sample{'s' * (self.samples != 1)}"
         if not bad:
             lines = [f"ready to train: nothing wrong in {count} layer{'s' * (count > 1)} {on}"]
         else:
             lines = [f"not ready: something is wrong in {len(bad)} of {count} layers {on}"]
-        for layer in bad:
+        for layer in self.layers:
             follows = "" if layer.activation == "none" else f", {layer.activation}"
-            lines.append(f"  {layer.name} ({layer.kind}{follows}): {'; '.join(layer.problems)}")
+            said = [*layer.problems, *(f"by the way, {remark}" for remark in layer.remarks)]
+            if said:
+                lines.append(f"  {layer.name} ({layer.kind}{follows}): {'; '.join(said)}")
         if self.unread:
             lines.append(f"  not read: {', '.join(self.unread)}")
         return "\n".join(lines)
@@ -112,8 +66,12 @@ def check_init(model: nn.Module, data: Any, **options: Any) -> InitCheck:
       and behind ReLU or Abs they are linear;
     - **flat**: constant units, and those at a flat end of a sigmoid or tanh on nearly all data;
     - **copies**: pairs with the same hyperplane and side;
-    - **silent**: inputs (rows: samples, or patches of a convolution) that reach no unit, so that
-      nothing behind the layer can tell them apart.
+    - **silent**: inputs that reach no unit, so that nothing behind the layer can tell them apart.
+      Of a convolution patches are counted, and said by the way: a blank one is no fault;
+    - **faulty**: units that are NaN or infinite.
+
+    Units of ``OffsetL2``, ``Mahalanobis`` and ``DistanceHead`` are distances. There **outside** are
+    prototypes that no input is nearest to, and **copies** those at one place that measure alike.
 
     The output layer is held to the same, except for ``outside``: nothing bends there. The model
     is left as it was.
@@ -132,11 +90,24 @@ def check_init(model: nn.Module, data: Any, **options: Any) -> InitCheck:
         not ready: something is wrong in 1 of 1 layers on 4 samples
           0 (Linear, relu): 1 of 2 units reached by no input (1); 25 % of inputs reach no unit (0)
     """
-    record = audit(model, data, **{**_UNUSED, **options})
+    layers = options.pop("layers", None)
+    known = prototype_layers(model) if isinstance(model, nn.Module) else {}
+    asked = known if layers is None else {name: known[name] for name in layers if name in known}
+    others = None if layers is None else [name for name in layers if name not in known]
+    found: list[LayerCheck] = []
+    if asked:
+        running = {name: options[name] for name in ("batch_size", "forward") if name in options}
+        found, samples, more = check_prototypes(model, asked, data, **running)
+        if found and (others == [] or (others is None and not more)):
+            return InitCheck(layers=tuple(found), samples=samples)
+    record = audit(model, data, layers=others, **{**_UNUSED, **options})
+    read = [*(_checked(layer) for layer in record.layers), *found]
+    # A PointSlope is read as the Linear that it is, though its points are no weight of one.
+    names = {layer.name for layer in read} | {f"{layer.name}.distance" for layer in found}
     return InitCheck(
-        layers=tuple(_checked(layer) for layer in record.layers),
+        layers=tuple(read),
         samples=record.data.samples,
-        unread=tuple(part.name for part in record.skipped),
+        unread=tuple(part.name for part in record.skipped if part.name not in names),
     )
 
 
@@ -154,11 +125,8 @@ def _checked(layer: LayerRecord) -> LayerCheck:
         outside=tuple(unit for unit in beyond if unit not in dead) if bends else (),
         flat=tuple(unit for unit in units.saturated if unit not in dead),
         copies=() if layer.pairs is None else layer.pairs.duplicate,
+        faulty=tuple(units.mean.isnan().nonzero()[:, 0].tolist()),
+        positions=layer.positions,
         silent=units.silent_share,
         silent_samples=units.silent_samples,
     )
-
-
-def _few(items: Sequence[Any]) -> str:
-    shown = ", ".join(str(item) for item in items[:_SHOWN])
-    return f"{shown}, ..." if len(items) > _SHOWN else shown

@@ -7,7 +7,7 @@ from torch import nn
 
 from mahalens.errors import InputError
 from mahalens.init import InitCheck, check_init, initialise
-from mahalens.nn import Abs, OffsetL2
+from mahalens.nn import Abs, DistanceHead, Mahalanobis, OffsetL2, PointSlope
 
 X = torch.rand(200, 2, generator=seeded(), dtype=torch.float64)  # in the unit square
 
@@ -82,12 +82,126 @@ def test_many_are_cut_short():
 
 
 def test_what_is_not_read_is_said():
-    model = nn.Sequential(
-        layer_of([*GOOD, [0.0, -1.0]], [*GOOD_BIAS, 0.9]), OffsetL2(4, 2).double()
-    )
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.memory, self.out = nn.GRU(2, 3).double(), linear(3, 2)
+
+        def forward(self, x):
+            return self.out(self.memory(x)[0])
+
+    check = check_init(Recurrent(), X)
+    assert check.unread == ("memory",)
+    assert "not read: memory" in str(check)
+
+
+def test_what_is_read_is_not_said_to_be_unread():
+    model = nn.Sequential(PointSlope(2, 3).double(), nn.ReLU(), DistanceHead(3, 2).double())
     check = check_init(model, X)
-    assert check.unread == ("1",)
-    assert "not read: 1" in str(check)
+    assert [layer.name for layer in check.layers] == ["0", "2"]
+    assert check.unread == ()
+
+
+def test_units_without_numbers():
+    model = nn.Sequential(layer_of([*GOOD, [float("nan"), 1.0]], [*GOOD_BIAS, 0.9]), nn.ReLU())
+    check = check_init(model, X)
+    assert check.layers[0].faulty == (3,)
+    assert "1 of 4 units NaN or infinite (3)" in str(check)
+    assert not check.ok
+
+
+class TestConvolutions:
+    def model(self, bias):
+        layer = nn.Conv1d(1, 1, 1, dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight.fill_(1.0)
+            layer.bias.fill_(bias)
+        return nn.Sequential(layer, nn.ReLU())
+
+    def test_blank_patches_are_no_fault(self):
+        x = torch.tensor([[[0.0, 0.0, 3.0, -1.0]], [[1.0, 0.0, 2.0, 0.0]]], dtype=torch.float64)
+        check = check_init(self.model(0.0), x)
+        assert check.layers[0].silent == 5 / 8
+        assert check.ok
+        first, second = str(check).splitlines()
+        assert first == "ready to train: nothing wrong in 1 layer on 2 samples"
+        assert second == ("  0 (Conv1d, relu): by the way, 62.5 % of patches reach no unit (0, 1)")
+
+    def test_nothing_but_silent_patches_is(self):
+        check = check_init(self.model(-9.0), torch.rand(3, 1, 4).double())
+        assert not check.ok
+        assert "100 % of inputs reach no unit (0, 1, 2)" in str(check)
+
+
+class TestPrototypes:
+    def layer(self, points, alpha=None):
+        layer = OffsetL2(2, len(points), dtype=torch.float64)
+        with torch.no_grad():
+            layer.mu.copy_(torch.tensor(points))
+            if alpha is not None:
+                layer.alpha.copy_(torch.tensor(alpha)[:, None].expand(-1, 2))
+        return layer
+
+    def test_those_no_input_is_nearest_to(self):
+        layer = self.layer([[0.2, 0.5], [0.8, 0.5], [30.0, 0.5]])
+        check = check_init(nn.Sequential(layer), X)
+        assert check.layer("0").outside == (2,)
+        assert check.samples == 200
+        assert str(check).splitlines()[1] == (
+            "  0 (OffsetL2): 1 of 3 prototypes that no input is nearest to (2)"
+        )
+        good = check_init(nn.Sequential(self.layer([[0.2, 0.5], [0.8, 0.5]])), X)
+        assert str(good) == "ready to train: nothing wrong in 1 layer on 200 samples"
+
+    def test_copies_and_constants(self):
+        layer = self.layer([[0.2, 0.5], [0.8, 0.5], [0.2, 0.5], [0.2, 0.5]], [1.0, 1.0, 1.0, 2.0])
+        assert check_init(layer, X).layer("OffsetL2").copies == ((0, 2),)
+        still = check_init(self.layer([[0.2, 0.5], [0.8, 0.5]], [0.0, 1.0]), X).layers[0]
+        assert still.flat == (0,)
+
+    def test_no_numbers(self):
+        found = check_init(self.layer([[0.2, 0.5], [float("nan"), 0.5]]), X).layers[0]
+        assert found.faulty == (1,)
+        assert found.outside == ()
+
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_ellipsoids(self, shared):
+        layer = Mahalanobis(2, 3, 1, shared=shared, dtype=torch.float64)
+        with torch.no_grad():
+            layer.mu.copy_(torch.tensor([[0.5, 0.5], [0.5, 0.5], [40.0, 0.0]]))
+        found = check_init(nn.Sequential(nn.Identity(), layer), X).layer("1")
+        assert found.kind == "Mahalanobis"
+        assert 2 in found.outside
+        assert found.copies == (((0, 1),) if shared else ())
+
+    def test_a_head_goes_by_its_own_name_behind_other_layers(self):
+        model = nn.Sequential(layer_of(GOOD, GOOD_BIAS), nn.Tanh(), DistanceHead(3, 2).double())
+        with torch.no_grad():
+            model[2].prototypes.copy_(torch.tensor([[0.0, 0.0, 0.0], [50.0, 0.0, 0.0]]))
+        check = check_init(model, (X, torch.zeros(200, dtype=torch.long)), batch_size=64)
+        assert [(la.name, la.kind) for la in check.layers] == [
+            ("0", "Linear"),
+            ("2", "DistanceHead"),
+        ]
+        assert check.layer("2").outside == (1,)
+        assert [la.name for la in check_init(model, X, layers=["2"]).layers] == ["2"]
+        assert [la.name for la in check_init(model, X, layers=["0"]).layers] == ["0"]
+        with pytest.raises(InputError, match="no layer '9'"):
+            check_init(model, X, layers=["2", "9"])
+
+    def test_nothing_is_left_behind(self):
+        model = nn.Sequential(nn.BatchNorm1d(2).double(), DistanceHead(2, 2).double()).train()
+        before, random = state_of(model), torch.get_rng_state()
+        check_init(model, X)
+        assert same_state(before, state_of(model), equal_nan=True)
+        assert torch.equal(random, torch.get_rng_state())
+        assert not model[1].distance._forward_hooks
+
+    def test_started_from_the_data_they_are_reached(self):
+        x, y = planted(3, 4)
+        for layer in (OffsetL2(4, 3), Mahalanobis(4, 3, 2), DistanceHead(4, 3)):
+            initialise(layer.double(), (x, y), "cluster_pca", generator=seeded())
+            assert check_init(layer, x).ok
 
 
 def test_an_unknown_layer():
