@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = (
-    *("tiles.h", "layers.h", "losses.h", "sparse.h", "memory.h"),
+    *("tiles.h", "functions.h", "layers.h", "losses.h", "sparse.h", "memory.h"),
     *("engine.cpp", "training.cpp"),
 )
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")

@@ -1,5 +1,6 @@
 // What each layer computes for one panel, and its gradient written out.
 #pragma once
+#include "functions.h"
 #include "tiles.h"
 #include <cmath>
 #include <string.h>
@@ -20,85 +21,6 @@ struct Layer {
 // Whether a layer is a matrix product and a number per unit.
 static inline bool affine(const Layer &layer) { return layer.kind == LINEAR || layer.kind == POINT_SLOPE; }
 
-// e^x - 1 = 2^n (p + 1) - 1 with x = n ln 2 + r and p = r + r²/2! + ... Branch-free, so that loops
-// over it become vector instructions; exact to a few units in the last place, also near 0.
-template <class real> struct Exp;
-template <> struct Exp<float> {
-    typedef int bits;
-    static constexpr float low = -87.f, high = 88.f, magic = 12582912.f;
-    static constexpr float ln2_high = 0.693145752f, ln2_low = 1.42860677e-6f;
-    static const int terms = 7, shift = 23, bias = 127, log_terms = 8;
-};
-template <> struct Exp<double> {
-    typedef long long bits;
-    static constexpr double low = -708., high = 709., magic = 6755399441055744.;
-    static constexpr double ln2_high = 6.93145751953125e-1, ln2_low = 1.42860682030941723212e-6;
-    static const int terms = 13, shift = 52, bias = 1023, log_terms = 17;
-};
-
-static constexpr double inverse_factorial(int k) { return k < 2 ? 1. : inverse_factorial(k - 1) / k; }
-
-template <class real> static inline void exp_parts(real x, real &p, real &power) {
-    typedef Exp<real> E;
-    x = x < E::low ? E::low : x;
-    x = x > E::high ? E::high : x;
-    real shifted = x * (real)1.4426950408889634 + E::magic;
-    real n = shifted - E::magic;
-    real r = (x - n * E::ln2_high) - n * E::ln2_low;
-    p = (real)inverse_factorial(E::terms);
-    for (int k = E::terms - 1; k > 0; k--) p = p * r + (real)inverse_factorial(k);
-    p *= r;
-    typename E::bits whole, wanted;
-    real base = E::magic;
-    memcpy(&whole, &shifted, sizeof whole);
-    memcpy(&wanted, &base, sizeof wanted);
-    whole = (whole - wanted + E::bias) << E::shift;
-    memcpy(&power, &whole, sizeof power);
-}
-
-template <class real> static inline real exp_(real x) {
-    real p, power;
-    exp_parts(x, p, power);
-    return power * p + power;
-}
-
-template <class real> static inline real expm1_(real x) {
-    real p, power;
-    exp_parts(x, p, power);
-    return power * p + (power - 1);
-}
-
-// 0 where exp would be cut off: x sigmoid(x) must vanish there.
-template <class real> static inline real sigmoid_(real x) {
-    return x < Exp<real>::low ? 0 : 1 / (1 + exp_(-x));
-}
-
-template <class real> static inline real tanh_(real x) {
-    real e = expm1_(-2 * (x < 0 ? -x : x));
-    real size = -e / (2 + e);
-    return x < 0 ? -size : size;
-}
-
-// log(1 + u) for 0 <= u <= 1, as 2 artanh(s) = 2 (s + s³/3 + ...) with s = u / (2 + u) <= 1/3.
-template <class real> static inline real log1p_(real u) {
-    real s = u / (2 + u), square = s * s, sum = 0;
-    for (int k = Exp<real>::log_terms - 1; k >= 0; k--) sum = sum * square + 1 / (real)(2 * k + 1);
-    return 2 * s * sum;
-}
-
-// log(1 + e^x) = max(x, 0) + log(1 + e^-|x|): nothing overflows. As in PyTorch, x itself above 20.
-template <class real> static inline real softplus_(real x) {
-    real down = x < 0 ? x : -x, rest = down < Exp<real>::low ? 0 : log1p_(exp_(down));
-    return x > 20 ? x : (x < 0 ? 0 : x) + rest;
-}
-
-static inline double erf_(double x) { return erf(x); }
-static inline float erf_(float x) { return erff(x); }
-
-template <class real> static inline real normal_cdf(real x) {
-    return (real)0.5 * (1 + erf_(x * (real)0.7071067811865476));
-}
-
 template <class real>
 static void elementwise(count kind, count n, const real *__restrict x, real *__restrict y) {
     switch (kind) {
@@ -108,7 +30,7 @@ static void elementwise(count kind, count n, const real *__restrict x, real *__r
     case SIGMOID: for (count i = 0; i < n; i++) y[i] = sigmoid_(x[i]); break;
     case SILU: for (count i = 0; i < n; i++) y[i] = x[i] * sigmoid_(x[i]); break;
     case TANH: for (count i = 0; i < n; i++) y[i] = tanh_(x[i]); break;
-    case GELU: for (count i = 0; i < n; i++) y[i] = x[i] * normal_cdf(x[i]); break;
+    case GELU: for (count i = 0; i < n; i++) y[i] = gelu_(x[i]); break;
     case SOFTPLUS: for (count i = 0; i < n; i++) y[i] = softplus_(x[i]); break;
     }
 }
@@ -131,9 +53,10 @@ static void elementwise_back(count kind, count n, const real *__restrict x,
         }
         break;
     case GELU:
-        for (count i = 0; i < n; i++)
-            g[i] *= normal_cdf(x[i])
-                    + x[i] * (real)0.3989422804014327 * exp_((real)-0.5 * x[i] * x[i]);
+        for (count i = 0; i < n; i++) {
+            real bell, cdf = normal_cdf(x[i], bell);
+            g[i] *= cdf + x[i] * (real)0.3989422804014327 * bell;
+        }
         break;
     }
 }
