@@ -31,7 +31,7 @@ PRESENTATION = Presentation(
         "dead_outputs",
         "late_gain",
     ),
-    figures=("compared", "progress"),
+    figures=("compared", "forms"),
     remark="A name is an activation: alone, outputs are free; with 2 it also follows the output "
     "layer, which holds outputs to intensities; with 2-Neg these are negated, which holds them to "
     "distances. Trials differ in their starting weights alone.",
