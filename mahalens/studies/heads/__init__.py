@@ -1,0 +1,1 @@
+"""Distance heads against linear ones: accuracy, calibration, and knowing what is not known."""

@@ -1,0 +1,150 @@
+"""What one trial is about: known classes to learn, and unknown samples to tell from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mahalens.data import stream
+from mahalens.data.tables import held_out
+from mahalens.errors import InputError
+from mahalens.studies.heads.config import OTHER, HeadsConfig
+from mahalens.studies.paired.config import part_of
+from mahalens.studies.paired.samples import check_sets, samples_of, standardise, whole_set
+
+KNOWN_SHARE = 0.7
+"""How many of the classes are known where some are left out: 7 of 10."""
+FEWEST_HELD = 40
+"""So few held-out samples at least are wanted to say where 5 % are beyond."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The samples of one trial, standardised by those to train with, float32 ``[N, D]``.
+
+    ``held`` are training samples that no network is trained with: temperatures and reject
+    thresholds are set on them. ``unknown`` is of no class that is known, ``shuffled`` are the test
+    samples with the values of each in an order of its own.
+    """
+
+    x: Tensor
+    y: Tensor
+    held_x: Tensor
+    held_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    unknown: Tensor
+    shuffled: Tensor
+    classes: int
+    image_shape: tuple[int, ...] | None
+
+
+def task_of(config: HeadsConfig, data: str, trial: int) -> Task:
+    """The task of one trial, the same for all models.
+
+    Where another set is the unknown one, all classes are known and its test samples are unknown.
+    Else a share of the classes is drawn to be known, and all samples of the others are unknown.
+    """
+    if data in OTHER:
+        parts = _against_other(config, data, trial)
+    else:
+        parts = _against_left_out(config, data, trial)
+    x, y, test_x, test_y, unknown, shape = parts
+    held = held_out(y, held_share(len(y)), stream(config.seed, "held out", trial))
+    return Task(
+        x=x[~held],
+        y=y[~held],
+        held_x=x[held],
+        held_y=y[held],
+        test_x=test_x,
+        test_y=test_y,
+        unknown=unknown,
+        shuffled=shuffle(test_x, stream(config.seed, "shuffled", trial)),
+        classes=int(y.max()) + 1,
+        image_shape=shape,
+    )
+
+
+_Parts = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, tuple[int, ...] | None]
+
+
+def _against_other(config: HeadsConfig, data: str, trial: int) -> _Parts:
+    whole, other = whole_set(data), whole_set(OTHER[data])
+    if config.train_size is not None and config.train_size < len(whole.y):
+        whole = whole.subset(config.train_size, stream(config.seed, "subset", trial))
+    tested = len(whole.test_y)
+    x, rest = standardise(whole.x, torch.cat((whole.test_x, other.test_x)), pixels=True)
+    return x, whole.y, rest[:tested], whole.test_y, rest[tested:], whole.image_shape
+
+
+def _against_left_out(config: HeadsConfig, data: str, trial: int) -> _Parts:
+    own = samples_of(data, seed=config.seed, trial=trial, train_size=config.train_size)
+    labels = draw_known(own.y, stream(config.seed, "known classes", trial))
+    y, test_y = labels[own.y], labels[own.test_y]
+    known, test_known = y >= 0, test_y >= 0
+    unknown = torch.cat((own.x[~known], own.test_x[~test_known]))
+    test_x = own.test_x[test_known]
+    # What is left out must not have a say in what mean and spread are.
+    pixels, tested = own.image_shape is not None, len(test_x)
+    x, rest = standardise(own.x[known], torch.cat((test_x, unknown)), pixels)
+    return x, y[known], rest[:tested], test_y[test_known], rest[tested:], own.image_shape
+
+
+def draw_known(y: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw which classes are known: the new number of each class, -1 where it is unknown.
+
+    >>> labels = draw_known(torch.arange(10), torch.Generator().manual_seed(0))
+    >>> int((labels < 0).sum()), labels[labels >= 0].tolist()
+    (3, [0, 1, 2, 3, 4, 5, 6])
+    """
+    present = y.unique()
+    count = min(max(round(KNOWN_SHARE * len(present)), 2), len(present) - 1)
+    drawn = present[torch.randperm(len(present), generator=generator)[:count]].sort().values
+    labels = torch.full((int(present.max()) + 1,), -1)
+    labels[drawn] = torch.arange(count)
+    return labels
+
+
+def held_share(samples: int) -> float:
+    """A fifth of few samples, and less of many: 5,000 tell a temperature well enough."""
+    return min(0.2, 5_000 / samples)
+
+
+def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Each sample with its own values in an order of its own: nothing but their spread is left."""
+    order = torch.rand(x.shape, generator=generator).argsort(1)
+    return x.gather(1, order)
+
+
+def check(config: HeadsConfig) -> Mapping[str, Mapping[str, Any]]:
+    """Load what a run needs, or say what is not there or does not fit; facts of each set."""
+    facts = check_sets(config.data, config.train_size)
+    for data in config.data:
+        told = facts[part_of(data)]
+        if data in OTHER:
+            other = OTHER[data]
+            try:
+                whole_set(other)
+            except InputError as error:
+                raise InputError(f"--data {data} takes {other} for the unknown: {error}") from None
+            told["unknown"] = f"test samples of {other}"
+            continue
+        classes = len(whole_set(data).y.unique())
+        if classes < 3:
+            raise InputError(
+                f"--data {data}: has {classes} classes, and one is left out for the unknown; give "
+                "data with at least 3"
+            )
+        task = task_of(config, data, 0)
+        if len(task.held_y) < FEWEST_HELD:
+            raise InputError(
+                f"--data {data}: {len(task.y) + len(task.held_y)} training samples of known "
+                f"classes, of which {len(task.held_y)} would be held out; give at least "
+                f"{FEWEST_HELD * 5 + 5 * classes}"
+            )
+        told["unknown"] = f"{classes - task.classes} of {classes} classes, left out by each trial"
+    return facts
