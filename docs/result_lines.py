@@ -15,13 +15,19 @@ from mahalens.report.records import RunRecords, load_run
 VERDICTS = {"holds": "**holds**", "fails": "**fails**", "not measured": "–"}
 
 
-def print_runs(about: str | None, page: Callable[[RunRecords], list[str]]) -> None:
-    """Print the page of every run folder that the command line names."""
+def print_runs(about: str | None, page: Callable[..., list[str]], **flags: str) -> None:
+    """Print the page of every run folder that the command line names.
+
+    ``flags`` are options that the page can be given, each with its help.
+    """
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     parser.add_argument("runs", nargs="+")
+    for flag, said in flags.items():
+        parser.add_argument(f"--{flag}", action="store_true", help=said)
+    given = vars(parser.parse_args())
     try:
-        for folder in parser.parse_args().runs:
-            sys.stdout.write("\n".join(page(load_run(folder))) + "\n")
+        for folder in given.pop("runs"):
+            sys.stdout.write("\n".join(page(load_run(folder), **given)) + "\n")
     except RunFolderError as error:
         parser.error(str(error))
 

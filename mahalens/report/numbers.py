@@ -81,6 +81,8 @@ def mean_and_half(
     (('34.2', '1.2'), ('0.9551', '0.0010'))
     >>> mean_and_half(97.5, [97.5, 97.5], percent=True), mean_and_half(0.95513, None)
     (('97.50', '0.00'), ('0.9551', ''))
+    >>> mean_and_half(-1e-17, [-2.0, 2.0])
+    ('0.0', '2.0')
     """
     if mean is None or not is_number(mean):
         return MISSING, ""
@@ -91,10 +93,11 @@ def mean_and_half(
     half = (high - low) / 2
     if percent:
         return alone, f"{half:.2f}" if half >= 0.005 or half == 0 else number(half, figures=2)
-    if half == 0 or not _PLAIN_FROM <= abs(mean) < _PLAIN_TO or half < 1e-6:
+    if half < 1e-6 or not max(abs(mean), half) < _PLAIN_TO:
         return alone, number(half, figures=2)
     places = max(0, 1 - int(f"{half:.1e}".split("e")[1]))
-    return f"{mean:,.{places}f}", f"{half:,.{places}f}"
+    shown = f"{mean:,.{places}f}"
+    return shown if float(shown.replace(",", "")) else shown.lstrip("-"), f"{half:,.{places}f}"
 
 
 def anything(value: object) -> str:

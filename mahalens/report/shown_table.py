@@ -97,11 +97,12 @@ def shown_of(summary: Mapping[str, Any], metrics: Sequence[str] | None = None) -
 
 
 def _best(metric: MetricView, rows: Sequence[Mapping[str, Any] | None]) -> float | None:
-    """The best mean of a column; none if neither end is good, or if there is nothing to beat."""
+    """The best mean of a column; none if neither end is good, or if most models share it."""
     means = [float(row["mean"]) for row in rows if row is not None and is_number(row["mean"])]
-    if metric.better is None or len(means) < 2 or min(means) == max(means):
+    if metric.better is None or len(means) < 2:
         return None
-    return max(means) if metric.better == "high" else min(means)
+    best = max(means) if metric.better == "high" else min(means)
+    return best if 2 * means.count(best) <= len(means) else None
 
 
 def _cell(

@@ -13,7 +13,8 @@ from typing import Literal
 
 from mahalens.report.names import ORDER, distance_colour, distance_label
 from mahalens.report.networks import network_colour, network_label, network_style
-from mahalens.studies.paired.presentation import PAIRED, Presentation, presentation_of
+from mahalens.studies.paired import presentation
+from mahalens.studies.paired.presentation import Presentation
 from mahalens.studies.representation.models import MODELS as NETWORKS
 
 
@@ -151,14 +152,14 @@ def view_of(study: str) -> View:
     >>> view_of("representation").label("relu2-neg"), view_of("hybrid").parts.by
     ('ReLU2-Neg', 'data')
     """
-    if study in PAIRED:
-        return _paired(presentation_of(study) or _UNSAID)
+    if study in presentation.PAIRED:
+        return _paired(presentation.presentation_of(study) or _UNSAID)
     return _VIEWS.get(study, View())
 
 
 def every_figure() -> set[str]:
     """The figures that some study has."""
-    studies = (*_VIEWS, *PAIRED)
+    studies = (*_VIEWS, *presentation.PAIRED)
     return {figure for study in studies for figure in view_of(study).figures}
 
 

@@ -36,7 +36,8 @@ def caption(records: RunRecords, metric: str = "") -> str:
     own = "Each data set has an axis of its own. " if len(records.parts()) > 1 else ""
     return (
         f"Each mark is a trial. {axis}{own}All models share their trials: two whose clouds overlap "
-        "can still differ in every trial, which the paired tests see."
+        "can still differ in every trial, which the paired tests see. An interval that reaches "
+        "past the edge goes on beyond it."
     )
 
 

@@ -30,14 +30,15 @@ def tick_gap(count: int, beside: float) -> float:
 
 
 def part_panels(
-    parts: list[RunRecords], height: float, along: str, **options: Any
+    parts: list[RunRecords], height: float, along: str, below: float = 0.6, **options: Any
 ) -> tuple[Figure, list[Axes]]:
     """Panels with the titles of the parts, and ``along`` below the last of each column.
 
-    Below three columns it stands once, under the middle one: it is too long for each.
+    Below three columns it stands once, under the middle one: it is too long for each. ``below``
+    are inches left for the legend.
     """
     columns = columns_for(len(parts))
-    figure, axes = panels(len(parts), columns, height, extra_height=0.6, **options)
+    figure, axes = panels(len(parts), columns, height, extra_height=below, **options)
     for place, (ax, part) in enumerate(zip(axes, parts, strict=True)):
         ax.set_title(plain(part.title), loc="left")
         ax.tick_params(labelbottom=True)  # also where a panel stands below

@@ -22,7 +22,7 @@ from mahalens.report.figures.accuracy_axis import AccuracyScale
 from mahalens.report.figures.metric_axis import PlainScale, scale_of
 from mahalens.report.figures.part_panels import columns_for, part_panels, tick_gap
 from mahalens.report.figures.scales import set_log_ticks
-from mahalens.report.figures.style import key, legend, plain
+from mahalens.report.figures.style import key, legend, legend_columns, plain
 from mahalens.report.records import Curve, RunRecords
 from mahalens.report.views import view_of
 
@@ -52,7 +52,9 @@ def draw(records: RunRecords) -> Figure | None:
     curves = [c for part in parts for trials in part.curves.values() for c in trials.values()]
     last = max(2.0, *(float(curve.step.max()) for curve in curves))
     along = "epoch (log scale)" if last > _LONG else "epoch"
-    figure, axes = part_panels(parts, 3.0, along, sharex=True)
+    names = {model: plain(model_label(model, records.study)) for model in models}
+    lines = -(-len(models) // legend_columns(list(names.values())))
+    figure, axes = part_panels(parts, 3.0, along, below=0.4 + 0.2 * lines, sharex=True)
     colours = model_colours(models, records.study)
     styles = _styles(models, colours)
     for place, (ax, part, (scale, beside)) in enumerate(zip(axes, parts, scales, strict=True)):
@@ -69,7 +71,6 @@ def draw(records: RunRecords) -> Figure | None:
     else:
         axes[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes[0].set_xlim(min(0.0, *(float(c.step.min()) for c in curves)), last * 1.02)
-    names = {model: plain(model_label(model, records.study)) for model in models}
     legend(figure, [key(names[m], lw=2.0, color=styles[m][0], ls=styles[m][1]) for m in models])
     return figure
 

@@ -91,17 +91,32 @@ def panels(
 def legend(figure: Figure, entries: list[Entry], columns: int = 5) -> None:
     """One legend for the whole figure, below the panels, with as many columns as there is room."""
     if entries:
-        widest = 0.75 + 0.078 * max(len(label) for _, label in entries)  # inches
-        columns = max(1, min(columns, int(WIDTH / widest)))
+        labels = [label for _, label in entries]
         figure.legend(
             handles=[handle for handle, _ in entries],
-            labels=[label for _, label in entries],
+            labels=labels,
             loc="outside lower center",
-            ncols=min(len(entries), columns),
+            ncols=legend_columns(labels, columns),
             handlelength=2.2,
             columnspacing=2.2,
             handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
         )
+
+
+def legend_columns(labels: list[str], most: int = 5) -> int:
+    """How many columns a legend can have; matplotlib fills one after the other.
+
+    >>> legend_columns(["a", "b", "c"]), legend_columns(["x" * 40] * 6)
+    (3, 2)
+    """
+
+    def width(columns: int) -> float:
+        rows = -(-len(labels) // columns)
+        longest = (max(map(len, labels[at : at + rows])) for at in range(0, len(labels), rows))
+        return sum(0.75 + 0.078 * length for length in longest)  # inches
+
+    fitting = (n for n in range(min(len(labels), most), 1, -1) if width(n) <= WIDTH)
+    return next(fitting, 1)
 
 
 def key(label: str, **style: Any) -> Entry:
