@@ -11,19 +11,33 @@ from typing import Any
 import click
 
 from mahalens._version import __version__
-from mahalens.cli import perturbation, representation  # noqa: F401 (add their commands to run)
+from mahalens.cli import (  # noqa: F401 (they add their commands to run)
+    activations,
+    heads,
+    hybrid,
+    init,
+    perturbation,
+    representation,
+    transfer,
+)
 from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
 from mahalens.cli.kinds import FOLDER
 from mahalens.cli.run import run
 from mahalens.errors import Interrupted, MahalensError
+from mahalens.studies.activations.config import SOLVERS as DESCENTS
+from mahalens.studies.activations.models import MODELS as ACTIVATED
 from mahalens.studies.ellipsoids.config import METHODS
 from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
 from mahalens.studies.gaussian.config import MODELS, SOLVERS
+from mahalens.studies.heads.models import MODELS as HEADS
+from mahalens.studies.hybrid.mixtures import MODELS as MIXED
+from mahalens.studies.init.models import MODELS as STARTED
 from mahalens.studies.registry import DATA, STUDIES
 from mahalens.studies.representation.config import ENGINES, PIXELS
 from mahalens.studies.representation.models import MODELS as NETWORKS
 from mahalens.studies.representation.models import text_of
+from mahalens.studies.transfer.models import MODELS as TRANSFERRED
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -50,6 +64,12 @@ def list_() -> None:
         ("Models of representation", {name: text_of(name) for name in NETWORKS}),
         ("Pixels of representation", PIXELS),
         ("Engines of representation", ENGINES),
+        ("Models of init", STARTED),
+        ("Models of activations", ACTIVATED),
+        ("Solvers of activations", DESCENTS),
+        ("Models of hybrid", MIXED),
+        ("Models of heads", HEADS),
+        ("Models of transfer", TRANSFERRED),
         ("Data", DATA),
     ):
         click.echo(f"{title}:")

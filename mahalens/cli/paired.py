@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def paired_options(
     *, data: str, models: str, trials: str, epochs: str, size: str, full: str
-) -> Any:
+) -> Callable[[F], F]:
     """The options that every paired study has; the texts say what is taken if one is not given.
 
     ``full`` says what ``--published`` runs.

@@ -14,6 +14,16 @@ STUDIES = {
     "class distributions and tests between models (source 003)",
     "perturbation": "perturb the hidden layer of trained networks by intensity and by distance, "
     "and see what it costs them (arXiv 2411.17932)",
+    "activations": "hold networks of seven activations to intensities and to distances, and see "
+    "which of them collapse (asked by source 004)",
+    "init": "start networks from clusters, principal axes or class means, and see whether they "
+    "train faster or better than Kaiming and LSUV (proposed in source 001)",
+    "hybrid": "mix Abs and ReLU units in a hidden layer, from none to all, where units are many "
+    "and where they are few (proposed in source 001)",
+    "heads": "classify by distance or by softmax, and tell known from unknown: accuracy, "
+    "calibration and rejection beside seven rivals (proposed in source 001)",
+    "transfer": "put OffsetL2 heads beside linear ones on tables and sequences, with boosted trees "
+    "and nearest neighbours (asked by source 004)",
 }
 
 DATA = {

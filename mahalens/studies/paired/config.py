@@ -45,9 +45,9 @@ class PairedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
                     raise InputError(f"--{option}: {name!r} is given twice; give it once")
 
     @classmethod
-    def with_defaults(cls, **given: Any) -> Self:
-        """Fill in what is not given; a study has its own."""
-        return cls(**given)
+    def with_defaults(cls, *args: Any, **given: Any) -> Self:
+        """Fill in what is not given; a study has its own, with options that it names."""
+        return cls(*args, **given)
 
     def deviations(self) -> list[str]:
         """What differs from the full protocol, one sentence each; none means the full one."""
