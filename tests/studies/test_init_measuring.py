@@ -214,6 +214,28 @@ def test_test_samples_do_not_decide_the_rate(monkeypatch):
         measuring._kept_samples.cache_clear()
 
 
+def test_a_trial_trains_on_its_own_samples_and_chooses_by_a_part_of_them(monkeypatch):
+    seen = {}
+    plain = measuring.train
+
+    def note(*args):
+        seen[args[6:]] = [x.tolist() for x, _ in args[1:3]]
+        return plain(*args)
+
+    monkeypatch.setattr(measuring, "train", note)
+    measure(replace(options(epochs=1), tunings=2), Job("iris", "abs-kaiming", 1, 2))
+    assert len(seen) == 2 * 3
+    for trial in (1, 2):
+        own = samples_of("iris", seed=0, trial=trial, train_size=None)
+        assert seen["trial", trial] == [own.x.tolist(), own.test_x.tolist()]
+        for run in range(2):
+            kept, out = seen["tuning", trial, run]
+            assert sorted(kept + out) == sorted(own.x.tolist())
+            assert len(out) == 3 * int(0.25 * 35)
+        assert seen["tuning", trial, 0] != seen["tuning", trial, 1]
+    assert seen["trial", 1] != seen["trial", 2]
+
+
 def test_of_equal_rates_the_lowest_is_taken():
     config = options(epochs=1, rates=(2e-9, 1e-9))  # nothing changes by either
     assert choose_rate(config, Job("iris", "abs-kaiming", 0, 1), 0) == 1e-9
