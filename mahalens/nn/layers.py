@@ -43,7 +43,7 @@ class Norm(nn.Module):
 
     The square root has an infinite slope at 0. There the gradient, and the second derivative, are
     defined as 0, so that a sample at which every unit is off leaves training alone instead of
-    turning it into NaN.
+    turning it into NaN. Half precision is computed in float32, whose squares do not overflow.
 
     Shapes: ``[..., K]`` to ``[...]``.
 
@@ -54,7 +54,9 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of the last axis."""
-        return root((x * x).sum(-1))
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        length = root((exact * exact).sum(-1))
+        return length.to(x.dtype) if x.is_floating_point() else length
 
 
 def root(square: Tensor) -> Tensor:
