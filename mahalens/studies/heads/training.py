@@ -57,7 +57,7 @@ def distance_network(
     assert isinstance(head, DistanceHead)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        logits = head(backbone(x))
+        logits: Tensor = head(backbone(x))
         # These logits are −d²/2, and log det Σ is 0: this is compactness_penalty(head, features, y)
         # without computing all distances once more.
         compactness = -logits.gather(1, y[:, None]).mean()
