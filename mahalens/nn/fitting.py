@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -156,6 +157,9 @@ def _ellipsoids(
     x: Tensor, y: Tensor, kind: str, shared: bool, **options: object
 ) -> tuple[object, Tensor]:
     """Fit one ellipsoid per class, or a single one around all class means, and give the means."""
+    for name, kinds in (("ridge", Real), ("shrinkage", Real | str)):
+        if not isinstance(options[name], kinds):
+            raise InputError(f"{name} is {options[name]!r}, wanted a number of at least 0")
     if not shared:
         with _naming_classes():
             found = from_data(x, y, kind=kind, **options)  # type: ignore[arg-type]

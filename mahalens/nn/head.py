@@ -20,6 +20,7 @@ from mahalens.nn.fitting import (
 from mahalens.nn.mahalanobis import Mahalanobis
 from mahalens.nn.offset_l2 import OffsetL2
 from mahalens.nn.prediction import REJECTED, Prediction
+from mahalens.nn.sizes import require_sizes
 
 METRICS = ("euclidean", "diagonal", "low-rank", "shared")
 LOGITS = ("distance", "squared", "density")
@@ -95,10 +96,7 @@ class DistanceHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if inputs < 1 or classes < 1:
-            raise InputError(
-                f"DistanceHead with {inputs} inputs and {classes} classes; give at least 1 of each"
-            )
+        require_sizes("DistanceHead", inputs=inputs, classes=classes)
         if metric not in METRICS:
             known = ", ".join(METRICS)
             raise InputError(f"unknown metric {metric!r} of DistanceHead; known: {known}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -68,6 +70,13 @@ def root(square: Tensor) -> Tensor:
     # The root is taken of 1 where the square is 0: no infinite slope ever enters the graph.
     length = torch.where(zero, torch.ones_like(square), square).sqrt()
     return torch.where(zero, torch.zeros_like(length), length)
+
+
+def without_autocast(device: str) -> AbstractContextManager[None]:
+    """Keep products in the dtype that is asked for, on devices that would do otherwise."""
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 WITHOUT_PARAMETERS: dict[str, type[nn.Module]] = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
 from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance
-from mahalens.nn.layers import root
+from mahalens.nn.layers import root, without_autocast
+from mahalens.nn.sizes import is_whole, require_sizes
 
 REMAINDERS = ("spherical", "diagonal")
 _TILE = 2**22  # differences held at once where no gradient is wanted
@@ -72,11 +71,8 @@ class Mahalanobis(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if inputs < 1:
-            raise InputError(f"Mahalanobis with {inputs} inputs; give at least 1")
-        if classes < 1:
-            raise InputError(f"Mahalanobis with {classes} classes; give at least 1")
-        if not 1 <= rank <= inputs:
+        require_sizes("Mahalanobis", inputs=inputs, classes=classes)
+        if not is_whole(rank) or not 1 <= rank <= inputs:
             raise InputError(
                 f"Mahalanobis of rank {rank} on {inputs} inputs; give a rank from 1 to {inputs}"
             )
@@ -165,7 +161,7 @@ class Mahalanobis(nn.Module):
             )
         exact = torch.promote_types(self._kind(x), torch.float32)
         flat = x.reshape(-1, self.inputs).to(exact)
-        with _without_autocast(x.device.type):
+        with without_autocast(x.device.type):
             scale, rows, factor = self._factor(exact)
             mu = self.mu.to(exact)
             count = len(flat)
@@ -227,13 +223,6 @@ class Mahalanobis(nn.Module):
         # No error is asked for: a parameter that is NaN gives NaN, as in other layers.
         factor, _ = torch.linalg.cholesky_ex(identity + rows @ rows.mT)
         return scale, rows, factor
-
-
-def _without_autocast(device: str) -> AbstractContextManager[None]:
-    """Keep products in the dtype that is asked for, on devices that would do otherwise."""
-    if not torch.amp.is_autocast_available(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 def _squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor) -> Tensor:

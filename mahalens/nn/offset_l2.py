@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from mahalens.errors import InputError
 from mahalens.nn.chain import VARIANTS
 from mahalens.nn.layers import root
+from mahalens.nn.sizes import require_sizes
 
 _TILE = 2**18  # differences held at once: few enough to stay in the cache of a processor core
 _UNITS = 16  # how many units a tile has where there are many samples
@@ -51,10 +52,7 @@ class OffsetL2(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if inputs < 1:
-            raise InputError(f"OffsetL2 with {inputs} inputs; give at least 1")
-        if units < 1:
-            raise InputError(f"OffsetL2 with {units} units; give at least 1")
+        require_sizes("OffsetL2", inputs=inputs, units=units)
         if variant not in VARIANTS:
             known = ", ".join(VARIANTS)
             raise InputError(f"unknown variant {variant!r} of OffsetL2; known: {known}")

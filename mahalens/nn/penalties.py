@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.nn.layers import root
+from mahalens.nn.layers import root, without_autocast
 
 if TYPE_CHECKING:
     from mahalens.nn.head import DistanceHead
@@ -44,23 +44,20 @@ def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> T
     >>> orthogonality_penalty(torch.tensor([[3.0, 0.0], [2.0, 2.0]]))
     tensor(0.5000)
     """
-    if weight.ndim < 2:
-        raise InputError(
-            f"orthogonality_penalty was given an array of shape {tuple(weight.shape)}; "
-            "give the weight of a layer, [K, D]"
-        )
-    rows = weight.flatten(1)
+    rows = _exact("orthogonality_penalty", "the weight of a layer, [K, D]", weight).flatten(1)
     units, inputs = rows.shape
-    if covariance is None:
-        gram = rows @ rows.mT
-    else:
-        if tuple(covariance.shape) != (inputs, inputs):
-            raise InputError(
-                f"covariance has shape {tuple(covariance.shape)} for rows of {inputs} inputs; "
-                f"give [{inputs}, {inputs}]"
-            )
-        gram = rows @ covariance @ rows.mT
-    return _off_diagonal(_normalised(gram, gram.diagonal())).square().sum() / _pairs(units)
+    with without_autocast(rows.device.type):
+        if covariance is None:
+            gram = rows @ rows.mT
+        else:
+            if tuple(covariance.shape) != (inputs, inputs):
+                raise InputError(
+                    f"covariance has shape {tuple(covariance.shape)} for rows of {inputs} inputs; "
+                    f"give [{inputs}, {inputs}]"
+                )
+            gram = rows @ covariance.to(rows) @ rows.mT
+        cosines = _off_diagonal(_normalised(gram, gram.diagonal()))
+        return (cosines.square().sum() / _pairs(units)).to(weight.dtype)
 
 
 def volume_penalty(
@@ -103,7 +100,8 @@ def volume_penalty(
     >>> volume_penalty(z[:, [0, 0]]).item() > 3  # the same unit twice
     True
     """
-    if outputs.ndim < 2 or outputs.numel() < 2 * outputs.shape[-1] or not outputs.shape[-1]:
+    exact = _exact("volume_penalty", "outputs [N, K]", outputs)
+    if outputs.numel() < 2 * outputs.shape[-1] or not outputs.shape[-1]:
         raise InputError(
             f"volume_penalty was given outputs of shape {tuple(outputs.shape)}; give [N, K] with "
             "at least 2 samples and 1 unit"
@@ -114,7 +112,12 @@ def volume_penalty(
         raise InputError(f"reach is {reach!r}, wanted a number of at least 0, or None")
     if not 0 < ridge < 1:
         raise InputError(f"ridge is {ridge!r}, wanted a number between 0 and 1")
-    flat = outputs.flatten(0, -2)
+    with without_autocast(outputs.device.type):
+        return _volume(exact.flatten(0, -2), spread, reach, ridge).to(outputs.dtype)
+
+
+def _volume(flat: Tensor, spread: float, reach: float | None, ridge: float) -> Tensor:
+    """The same for outputs [N, K] that have been checked."""
     means = flat.mean(0)
     centred = flat - means
     covariance = centred.mT @ centred / len(flat)
@@ -152,14 +155,37 @@ def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tens
     >>> compactness_penalty(head.fit_prototypes(x, y), x, y).item()  # d² = 1/2, log det = log 2
     0.5965735912322998
     """
-    squares = head.distances(features).square()
-    if y.shape != squares.shape[:-1] or y.is_floating_point():
+    if not hasattr(head, "log_determinants") or not hasattr(head, "distances"):
         raise InputError(
-            f"labels have shape {tuple(y.shape)} for features of shape {tuple(features.shape)}; "
+            f"compactness_penalty was given a {type(head).__name__}; give a DistanceHead"
+        )
+    squares = head.distances(features).square()
+    if not isinstance(y, Tensor) or y.shape != squares.shape[:-1] or y.is_floating_point():
+        given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"type {type(y).__name__}"
+        raise InputError(
+            f"labels have {given} for features of shape {tuple(features.shape)}; "
             "give one whole number for each sample"
         )
-    own = (squares + head.log_determinants).gather(-1, y.long()[..., None])
+    if not y.numel():
+        raise InputError("compactness_penalty was given no samples; give at least 1")
+    both = squares + head.log_determinants
+    try:  # looking at the labels themselves would stop torch.compile and vmap
+        own = both.gather(-1, y.long()[..., None])
+    except RuntimeError as error:
+        raise InputError(
+            f"a label is not one of the classes; labels are from 0 to {head.classes - 1}"
+        ) from error
     return own.mean() / 2
+
+
+def _exact(owner: str, wanted: str, given: Tensor) -> Tensor:
+    """Ask for numbers with at least 2 axes; half precision, which would overflow, as float32."""
+    if not isinstance(given, Tensor) or not given.is_floating_point():
+        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise InputError(f"{owner} was given {kind}; give a tensor of floats, {wanted}")
+    if given.ndim < 2:
+        raise InputError(f"{owner} was given an array of shape {tuple(given.shape)}; give {wanted}")
+    return given.to(torch.promote_types(given.dtype, torch.float32))
 
 
 def _normalised(gram: Tensor, squares: Tensor) -> Tensor:

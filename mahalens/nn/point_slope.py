@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mahalens.errors import InputError
+from mahalens.nn.sizes import require_sizes
 
 
 class PointSlope(nn.Module):
@@ -41,10 +42,7 @@ class PointSlope(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if inputs < 1:
-            raise InputError(f"PointSlope with {inputs} inputs; give at least 1")
-        if units < 1:
-            raise InputError(f"PointSlope with {units} units; give at least 1")
+        require_sizes("PointSlope", inputs=inputs, units=units)
         self.inputs = inputs
         self.units = units
         self.weight = nn.Parameter(torch.empty(units, inputs, device=device, dtype=dtype))

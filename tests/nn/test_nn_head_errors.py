@@ -90,11 +90,11 @@ class TestFitting:
         low = DistanceHead(4, 3, metric="low-rank", rank=3)
         refused(low, "class 0: rank 3 is more than the 1 of 4", "fit_prototypes", x, y)
 
-    @pytest.mark.parametrize("ridge", [-0.1, math.nan, math.inf])
+    @pytest.mark.parametrize("ridge", [-0.1, math.nan, math.inf, None, "0.1"])
     def test_ridge(self, head, ridge):
         refused(head, "ridge is", "fit_prototypes", *data(), ridge=ridge)
 
-    @pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "oas"])
+    @pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "oas", None])
     def test_shrinkage(self, head, shrinkage):
         refused(head, "shrinkage is", "fit_prototypes", *data(), shrinkage=shrinkage)
 
@@ -225,8 +225,8 @@ class TestMaking:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"inputs": 0}, "DistanceHead with 0 inputs and 3 classes; give at least 1 of each"),
-            ({"classes": 0}, "DistanceHead with 4 inputs and 0 classes; give at least 1 of each"),
+            ({"inputs": 0}, "DistanceHead with 0 inputs; give at least 1"),
+            ({"classes": 0}, "DistanceHead with 0 classes; give at least 1"),
             (
                 {"metric": "cosine"},
                 "unknown metric 'cosine' of DistanceHead; known: euclidean, diagonal, low-rank, "

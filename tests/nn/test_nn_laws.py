@@ -90,6 +90,18 @@ def name(request):
     return request.param
 
 
+@pytest.mark.parametrize("size", [0, -1, 2.5, "4", None, True], ids=repr)
+@pytest.mark.parametrize("kind", [OffsetL2, PointSlope, Mahalanobis, DistanceHead])
+def test_sizes_are_whole_numbers_of_at_least_one(kind, size):
+    rank = (1,) * (kind is Mahalanobis)
+    for sizes in ((size, 3), (4, size)):
+        with pytest.raises(InputError, match=rf"^{kind.__name__} with .*; give .*at least 1$"):
+            kind(*sizes, *rank)
+    if kind is Mahalanobis:
+        with pytest.raises(InputError, match=r"; give a rank from 1 to 4$"):
+            kind(4, 3, size) if size is not None else kind(4, 3, 5)
+
+
 class TestArrays:
     def test_axes_before_the_last_are_samples(self, name):
         module, x = made(name), draw((2, 5, D))

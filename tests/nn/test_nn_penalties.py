@@ -259,8 +259,31 @@ class TestVolume:
 
     @pytest.mark.parametrize("shape", [(3,), (1, 3), (0, 3), (4, 0)], ids=str)
     def test_shape(self, shape):
-        with pytest.raises(InputError, match=r"^volume_penalty was given outputs of shape"):
+        with pytest.raises(InputError, match=r"^volume_penalty was given .* of shape .*; give "):
             volume_penalty(torch.zeros(shape))
+
+    @pytest.mark.parametrize("given", [[[1.0, 2.0]], torch.ones(3, 2).long()], ids=["list", "int"])
+    def test_what_is_no_tensor_of_floats(self, given):
+        for penalty in (volume_penalty, orthogonality_penalty):
+            with pytest.raises(InputError, match=r"_penalty was given .*; give a tensor of floats"):
+                penalty(given)
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("penalty", [orthogonality_penalty, volume_penalty])
+def test_half_precision_is_computed_in_float32(half, penalty):
+    """Products of 64 numbers of the size of 100 are beyond float16."""
+    given = 100 * draw((30, 8), 0, torch.float32) + 30
+    weight = given.to(half).requires_grad_()
+    found = penalty(weight)
+    assert found.dtype == half
+    torch.testing.assert_close(found.float(), penalty(weight.float()), rtol=0.01, atol=0.01)
+    found.backward()
+    assert bool(weight.grad.isfinite().all())
+    exact = given[:8].clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = penalty(exact)
+    assert torch.equal(inside, penalty(exact))
 
 
 class TestCompactness:
@@ -319,3 +342,12 @@ class TestCompactness:
         for y in (torch.zeros(5, dtype=torch.long), torch.zeros(6), torch.zeros(6, 1).long()):
             with pytest.raises(InputError, match=r"^labels have shape .*; give one whole number"):
                 compactness_penalty(head, x, y)
+        with pytest.raises(InputError, match=r"^labels have type list for features of shape"):
+            compactness_penalty(head, x, [0] * 6)
+        for label in (3, -1):
+            with pytest.raises(InputError, match=r"^a label is not one of .* from 0 to 2$"):
+                compactness_penalty(head, x, torch.full((6,), label))
+        with pytest.raises(InputError, match=r"^compactness_penalty was given no samples"):
+            compactness_penalty(head, x[:0], torch.zeros(0, dtype=torch.long))
+        with pytest.raises(InputError, match=r"was given a Linear; give a DistanceHead$"):
+            compactness_penalty(nn.Linear(4, 3), x, torch.zeros(6, dtype=torch.long))
