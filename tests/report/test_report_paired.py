@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -416,6 +417,8 @@ def test_few_data_sets_have_verdicts_in_words(run: RunRecords) -> None:
     assert row.index("✓ holds 1.25") < row.index("✗ fails -0.500")
     assert "Digits: Half Abs averages more." in row
     assert "compact" not in html
+    more = dataclasses.replace(run, summary={**run.summary, "claims": claims(PARTS[:2], 5)})
+    assert "Claims that hold 2 of 5 1 of 5" in plain(section(render_page(more, []), "claims"))
 
 
 def test_many_data_sets_and_claims_have_signs(tmp_path: Path) -> None:
