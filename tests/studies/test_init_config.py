@@ -138,5 +138,6 @@ def test_every_start_is_tested_against_the_usual_ones():
         for activation in ("abs", "relu")
         for start in ("whiten", "cluster-pca")
     }
+    assert ("relu-cluster-pca", "relu-sample-point") in found
     some = InitConfig.with_defaults(models=["abs-whiten", "relu-whiten", "abs-lsuv"])
     assert pairs(some) == [("abs-whiten", "abs-lsuv")]

@@ -89,6 +89,12 @@ def _claims_on(part: str) -> list[Claim]:
             Lower("epochs_to_tenth", of(activation, new), of(activation, "kaiming")),
             "001",
         )
+        claim(
+            f"{new}-faster-than-sample-point-{activation}",
+            f"It takes the axes: cluster PCA trains faster than Kaiming rows through random "
+            f"samples with {shown}",
+            faster(activation, new, "sample-point"),
+        )
         for start in FROM_DATA[1:]:
             claim(
                 f"{start}-faster-than-kaiming-{activation}",
@@ -122,6 +128,12 @@ def _claims_on(part: str) -> list[Claim]:
             GainsMore("mean_accuracy", *both),
             "001",
         )
+    claim(
+        "abs-wants-hyperplanes-apart",
+        "Abs trains faster with hyperplanes through samples than with all of them through one "
+        "point, as Kaiming, LSUV and a whitening have them",
+        Every(tuple(faster("abs", "sample-point", one) for one in ("kaiming", "lsuv", "whiten"))),
+    )
     claim(
         "no-idle-units",
         "Whitening and cluster PCA start without a unit that is idle",

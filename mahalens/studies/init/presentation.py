@@ -5,20 +5,21 @@ from __future__ import annotations
 from mahalens.studies.init.models import ACTIVATIONS, MODELS, STARTS
 from mahalens.studies.paired.presentation import Presentation
 
-# Okabe and Ito's palette: a colour for each start, shared by its variants.
+# Okabe and Ito's palette, with two darker tones of it for the variants that are left; Abs and ReLU
+# are told apart by markers and lines.
 _COLOURS = {
     "kaiming": "#000000",
     "lsuv": "#8a8a8a",
     "sample-point": "#56b4e9",
     "class-mean": "#009e73",
     "whiten": "#0072b2",
-    "whiten-90": "#0072b2",
+    "whiten-90": "#cc79a7",
     "cluster-pca": "#d55e00",
-    "cluster-pca-3": "#d55e00",
-    "cluster-pca-all": "#e69f00",
-    "cluster-pca-mirror": "#cc79a7",
+    "cluster-pca-3": "#e69f00",
+    "cluster-pca-all": "#8a4a00",
+    "cluster-pca-mirror": "#a89b00",
 }
-_VARIANTS = ("whiten-90", "cluster-pca-3")
+_MARKERS = {"abs": "o", "relu": "s"}
 
 
 def _read(model: str) -> tuple[str, str]:
@@ -31,19 +32,13 @@ def _label(model: str) -> str:
     return f"{ACTIVATIONS[activation]}: {STARTS[start].label}"
 
 
-def _marker(model: str) -> str:
-    activation, start = _read(model)
-    shapes = {"abs": ("o", "D"), "relu": ("s", "^")}[activation]
-    return shapes[start in _VARIANTS]
-
-
 PRESENTATION = Presentation(
     labels={model: _label(model) for model in MODELS},
     colours={model: _COLOURS[_read(model)[1]] for model in MODELS},
-    markers={model: _marker(model) for model in MODELS},
+    markers={model: _MARKERS[_read(model)[0]] for model in MODELS},
     primary="mean_accuracy",
     shown=("mean_accuracy", "test_accuracy", "first_accuracy", "epochs_to_tenth", "learning_rate"),
-    figures=("compared", "compared:test_accuracy", "progress"),
+    figures=("differences", "differences:test_accuracy", "compared", "progress"),
     curve="test_accuracy",
     remark=(
         "Every trial chose its learning rate by held-out training samples, so that each start is "

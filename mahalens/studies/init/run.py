@@ -25,6 +25,7 @@ def jobs(config: InitConfig) -> list[Job]:
 def pairs(config: InitConfig) -> list[tuple[str, str]]:
     """Every start beside Kaiming, and beside LSUV those that share its output layer.
 
+    Cluster PCA is also beside hyperplanes through random samples, to see what its axes do.
     Variants are beside Kaiming alone: the more pairs, the less a correction for all leaves.
     """
     found = []
@@ -33,6 +34,7 @@ def pairs(config: InitConfig) -> list[tuple[str, str]]:
         found += [(f"{activation}-{start}", f"{activation}-kaiming") for start in others]
         rivals = [start for start in FROM_DATA if STARTS[start].output == "lsuv"]
         found += [(f"{activation}-{start}", f"{activation}-lsuv") for start in rivals]
+        found.append((f"{activation}-cluster-pca", f"{activation}-sample-point"))
     return [(a, b) for a, b in found if a in config.models and b in config.models]
 
 
