@@ -6,8 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mahalens.report.catalogue import model_colours, model_label, models_in_order
+from mahalens.report.figures.metric_axis import PlainScale
 from mahalens.report.figures.part_panels import part_panels
 from mahalens.report.figures.style import GREY, key, legend, plain
+from mahalens.report.figures.trial_rows import measured
 from mahalens.report.numbers import is_number
 from mahalens.report.records import RunRecords
 from mahalens.report.views import view_of
@@ -40,6 +42,9 @@ def draw(records: RunRecords) -> Figure | None:
         for model in _models(part):
             _draw_model(ax, part, model, colours[model], marker(model))
         _through_reference(ax, part)
+        # Of two or three trials an interval may be wider than all there is to see.
+        for metric, limit in ((_ACROSS, ax.set_xlim), (_UP, ax.set_ylim)):
+            limit(PlainScale(measured(part, metric)).limits())
     axes[0].set_ylabel("AUROC, unknown against known")
     legend(
         figure,
