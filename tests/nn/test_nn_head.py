@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
+from sklearn.datasets import load_digits
 from sklearn.naive_bayes import GaussianNB
 from torch import nn
 from torch.nn import functional
@@ -280,6 +281,27 @@ class TestReject:
         draws = draw((2000, 100), 3).abs()
         rejected = sum(bool(row[0] > reject_threshold(row[1:], 0.1)) for row in draws)
         assert abs(rejected / 2000 - 0.1) < 4 * (0.09 / 2000) ** 0.5
+
+    @pytest.mark.parametrize("per_class", [False, True])
+    def test_real_samples_are_rejected_at_the_rate_by_a_fitted_head(self, per_class):
+        """Digits, 20 times: fitted to 500, set on 400 others, tried on the remaining 897."""
+        digits = load_digits()
+        x = torch.from_numpy(digits.data).float() / 16
+        y = torch.from_numpy(digits.target).long()
+        fresh, fitted = [], []
+        for trial in range(20):
+            order = torch.randperm(len(x), generator=torch.Generator().manual_seed(trial))
+            train, held_out, new = order[:500], order[500:900], order[900:]
+            head = DistanceHead(64, 10, metric="low-rank", rank=4).fit_prototypes(
+                x[train], y[train]
+            )
+            for rates, part in ((fresh, held_out), (fitted, train)):
+                head.set_reject(x[part], 0.1, per_class=per_class)
+                rates.append((head.predict(x[new]) == -1).double().mean().item())
+        # No more than the rate on average; a little less, as few samples are rounded up.
+        assert np.mean(fresh) < 0.1 + 3 * np.std(fresh) / 20**0.5
+        assert np.mean(fresh) > (0.06 if per_class else 0.09)
+        assert np.mean(fitted) > 0.13, "samples it was fitted to are nearer: more are rejected"
 
     def test_overall(self, choice, dtype):
         x, y = data(samples=300, dtype=dtype)
