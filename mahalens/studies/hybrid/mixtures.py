@@ -51,10 +51,10 @@ SHARES = (0.0, 0.125, 0.25, 0.5, 0.75, 0.875, 1.0)
 NARROW_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 MIXTURES: dict[str, Mixture] = {
-    **{f"abs-{int(100 * s)}": Mixture(WIDE, s, f"a wide layer, {_said(s)}") for s in SHARES},
+    **{f"abs-{round(100 * s)}": Mixture(WIDE, s, f"a wide layer, {_said(s)}") for s in SHARES},
     "learned": Mixture(WIDE, None, "a wide layer, every unit learns how much of an Abs it is"),
     **{
-        f"narrow-{int(100 * s)}": Mixture(NARROW, s, f"a narrow layer, {_said(s)}")
+        f"narrow-{round(100 * s)}": Mixture(NARROW, s, f"a narrow layer, {_said(s)}")
         for s in NARROW_SHARES
     },
     "narrow-learned": Mixture(
