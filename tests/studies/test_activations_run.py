@@ -17,7 +17,7 @@ from mahalens.studies.activations.config import ActivationsConfig
 from mahalens.studies.activations.measuring import inputs_of, jobs, measure, training_set
 from mahalens.studies.activations.metrics import METRICS
 from mahalens.studies.activations.models import MODELS, chain_of
-from mahalens.studies.activations.reading import UseReading
+from mahalens.studies.activations.reading import Spread, UseReading
 from mahalens.studies.activations.run import STUDY, carry_on, cautions, start
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.paired.config import Job
@@ -42,7 +42,7 @@ class TestReading:
 
     @pytest.fixture(params=MODELS)
     def read(self, request, monkeypatch):
-        monkeypatch.setattr(reading, "_BLOCK_BYTES", 4096)  # several blocks
+        monkeypatch.setattr(reading, "_BLOCK_BYTES", 1)  # several blocks of 16 samples
         chain = chain_of(request.param, 6, 4, 5)
         stack = TrialStack.from_seeds(chain, [3, 4])
         stack.tensors()["2.weight"][0, 1] = -abs(stack.tensors()["2.weight"][0, 1]) * 50
@@ -80,6 +80,35 @@ class TestReading:
             flat = sum(float(s) <= 0.01 * float(spreads.max()) for s in spreads)
             assert float(found.hidden()["flat_hidden"][trial]) == 20.0 * flat
         assert found.hidden()["flat_hidden"][1] >= 20
+
+    def test_spreads_of_samples_that_come_in_blocks(self):
+        """Also far from 0, where sums of squares would have lost them."""
+        drifting = torch.arange(60.0)[:, None] * torch.tensor([1.0, -2.0, 0.0])
+        x = 1e6 + torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0)) + drifting
+        spread = Spread()
+        for block in x.split(7, 1):
+            spread.add(block)
+        torch.testing.assert_close(spread.spread(), x.double().std(1, correction=0))
+
+    def test_a_network_whose_outputs_never_change_has_flat_ones_only(self):
+        stack = TrialStack.from_seeds(chain_of("softplus2", 6, 4, 5), [3])
+        stack.tensors()["2.weight"][:] = 0
+        found = UseReading(stack, torch.randn(20, 6), torch.arange(20) % 4, 4).outputs()
+        assert float(found["flat_outputs"]) == 100
+        assert float(found["dead_outputs"]) == 0
+        assert float(found["unused_outputs"]) == 75  # of equal outputs the first is chosen
+
+    def test_rare_is_fewer_than_a_tenth_of_the_class(self):
+        """Class 1 has 20 samples; its output is the largest for 2 of all, then for 1."""
+        stack = TrialStack.from_seeds(chain_of("relu", 1, 2, 1), [0])
+        for name, value in (("0.weight", 1.0), ("0.bias", 0.0)):
+            stack.tensors()[name][:] = value
+        stack.tensors()["2.weight"][0] = torch.tensor([[0.0], [1.0]])
+        y = torch.arange(40) % 2
+        for chosen, share in ((2, 0.0), (1, 50.0)):
+            x = torch.where(torch.arange(40) < chosen, 1.0, -1.0)[:, None]
+            found = UseReading(stack, x, y, 2).outputs()
+            assert float(found["rare_outputs"]) == share
 
 
 class TestTraining:

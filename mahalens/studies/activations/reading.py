@@ -16,7 +16,7 @@ class UseReading(Reading):
     def __init__(self, stack: TrialStack, x: Tensor, y: Tensor, classes: int) -> None:
         trials = len(stack)
         self.chosen = torch.zeros(trials, classes, dtype=torch.int64)
-        self._hidden, self._output = _Spread(), _Spread()
+        self._hidden, self._output = Spread(), Spread()
         super().__init__(stack, x, y, classes)
 
     def see(self, hidden: Tensor, output: Tensor, chosen: Tensor) -> None:
@@ -38,7 +38,7 @@ class UseReading(Reading):
         return {"flat_hidden": flat, "dead_hidden": self.activity()["dead_hidden"]}
 
 
-class _Spread:
+class Spread:
     """The spread of every unit over samples that come block by block ``[T, n, K]``."""
 
     def __init__(self) -> None:
@@ -55,8 +55,12 @@ class _Spread:
         self._sum = self._sum + away.sum(1)
         self._squares = self._squares + away.square().sum(1)
 
+    def spread(self) -> Tensor:
+        """The standard deviation of every unit ``[T, K]``."""
+        mean = self._sum / self._samples
+        return (self._squares / self._samples - mean.square()).clamp(min=0).sqrt()
+
     def flat(self) -> Tensor:
         """Which units ``[T, K]`` vary by less than the stated share of the one that does most."""
-        mean = self._sum / self._samples
-        spread = (self._squares / self._samples - mean.square()).clamp(min=0).sqrt()
+        spread = self.spread()
         return spread <= FLAT * spread.amax(1, keepdim=True)
