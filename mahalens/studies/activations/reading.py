@@ -47,6 +47,7 @@ class Spread:
         self._middle: Tensor | None = None
 
     def add(self, block: Tensor) -> None:
+        """Take in the next samples."""
         values = block.double()
         if self._middle is None:  # taken out, so that no small difference of large sums is left
             self._middle = values.mean(1, keepdim=True)
