@@ -228,6 +228,8 @@ def test_a_difference_far_larger_than_most_does_not_hide_them(large: RunRecords)
     assert all(low < np.asarray(line.get_xdata()).min() for line in ax.lines)
     assert figure.axes[0].get_xscale() == "linear"
     assert high > 0
+    # Three long labels would touch: it stands under the middle column alone.
+    assert [bool(ax.get_xlabel()) for ax in figure.axes] == [False] * 4 + [True, False]
 
 
 def test_nothing_measured_is_nothing_drawn(run: RunRecords) -> None:
