@@ -37,8 +37,8 @@ PRESENTATION = Presentation(
     colours={model: _COLOURS[_read(model)[1]] for model in MODELS},
     markers={model: _MARKERS[_read(model)[0]] for model in MODELS},
     primary="mean_accuracy",
-    shown=("mean_accuracy", "test_accuracy", "first_accuracy", "epochs_to_tenth", "learning_rate"),
-    figures=("differences", "differences:test_accuracy", "compared", "progress"),
+    shown=("mean_accuracy", "test_accuracy", "first_accuracy", "epochs_to_tenth"),
+    figures=("differences", "differences:test_accuracy", "head_start", "compared"),
     curve="test_accuracy",
     remark=(
         "Every trial chose its learning rate by held-out training samples, so that each start is "
