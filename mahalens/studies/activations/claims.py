@@ -85,7 +85,10 @@ def _claims_on(part: str) -> tuple[Claim, ...]:
             ),
         ]
 
-    others = [name for name in ACTIVATIONS if name != "abs"]
+    def others_than(one: str) -> list[str]:
+        return [name for name in ACTIVATIONS if name != one]
+
+    others = others_than("abs")
     new = [name for name in ACTIVATIONS if name not in ("relu", "abs")]
     return (
         claim(
@@ -107,6 +110,21 @@ def _claims_on(part: str) -> tuple[Claim, ...]:
             "than 20 points below their free networks.",
             Every(tuple(above(f"{name}2", name, COLLAPSE) for name in TWO_SIDED)),
             "004",
+        ),
+        # The next two were added after a first run on digits by Adam: only others can test them.
+        claim(
+            "only-relu-fails",
+            "Only ReLU fails: held to intensities, every other activation stays within 2 points of "
+            "its free network.",
+            Every(tuple(Within(ACCURACY, of(f"{n}2"), of(n), 2.0) for n in others_than("relu"))),
+            "here",
+        ),
+        claim(
+            "a-slope-prevents-it",
+            "A slope of 0.01 below 0 prevents it: LeakyReLU2 is more than 5 points above ReLU2, "
+            "and fewer than 1 % of its outputs are flat.",
+            Both(above("leakyrelu2", "relu2", 5.0), _few("flat_outputs", of("leakyrelu2"))),
+            "here",
         ),
         claim(
             "one-sided-outputs-flatten",
