@@ -20,7 +20,7 @@ from mahalens.studies.heads import measuring
 from mahalens.studies.heads.backbone import Backbone, look
 from mahalens.studies.heads.claims import claims_for
 from mahalens.studies.heads.config import FULL_DATA, HeadsConfig
-from mahalens.studies.heads.measuring import fitted_head, measure, said_by
+from mahalens.studies.heads.measuring import fitted_head, measure, said_by, to_fit
 from mahalens.studies.heads.metrics import METRICS
 from mahalens.studies.heads.models import MODELS, READERS
 from mahalens.studies.heads.presentation import PRESENTATION
@@ -132,10 +132,40 @@ def test_a_head_rejects_as_its_threshold_says():
     known = {n: torch.randn(400, 3, generator=make) + 4 * y[:, None] for n in ("fit", "held")}
     parts = {**known, "test": known["held"], "shuffled": known["held"]}
     parts["unknown"] = known["held"] + 50
-    said = said_by(fitted_head(known["fit"], y), parts, SMALL)
+    said = said_by(None, y, parts, SMALL)
+    same = said_by(fitted_head(known["fit"], y), y, parts, SMALL)
+    assert torch.equal(said.scores["test"], same.scores["test"])
     assert said.rejected == (pytest.approx(5, abs=0.5), 100.0)
     limit = said.scores["held"].sort().values[380]
     assert float((said.scores["test"] > limit).double().mean()) == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_network_that_has_lost_its_way_is_told_from_others(monkeypatch):
+    plain = measuring.look
+
+    def lost(backbone, x):
+        seen = plain(backbone, x)
+        return seen._replace(features=seen.features * math.nan)
+
+    monkeypatch.setattr(measuring, "look", lost)
+    small = HeadsConfig.with_defaults(trials=1, epochs=1, train_size=300)
+    small = replace(small, models=tuple(m for m in MODELS if m != "ensemble"))
+    for work in READERS:
+        for own in measure(small, Job("digits", work, 0, 1)).values():
+            assert own.metrics["auroc"].isnan().all()
+            assert set(own.metrics) == set(METRICS)
+
+
+def test_features_that_are_all_the_same_fit_no_head():
+    same = dict.fromkeys(("fit", "held", "test", "unknown", "shuffled"), torch.ones(60, 3))
+    assert said_by(None, torch.arange(60) % 2, same, SMALL) is None
+
+
+def test_heads_see_every_class_also_in_samples_that_are_sorted():
+    mixed, ordered = torch.arange(30_000) % 3, torch.arange(30_000) // 10_000
+    assert to_fit(mixed) == measuring.FITTED_TO
+    assert to_fit(ordered) == 30_000
+    assert to_fit(mixed[:500]) == 500
 
 
 def test_a_user_file_without_images(tmp_path, watcher):

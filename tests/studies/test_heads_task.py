@@ -8,9 +8,11 @@ import torch
 
 from mahalens.data import load_set
 from mahalens.errors import InputError
+from mahalens.studies.heads import checking
 from mahalens.studies.heads import task as tasks
+from mahalens.studies.heads.checking import check
 from mahalens.studies.heads.config import HeadsConfig
-from mahalens.studies.heads.task import check, draw_known, shuffle, task_of
+from mahalens.studies.heads.task import draw_known, shuffle, task_of
 from mahalens.studies.paired.samples import standardise
 
 DIGITS = HeadsConfig.with_defaults(trials=2)
@@ -110,12 +112,41 @@ def test_two_classes_are_too_few():
         check(config)
 
 
-def test_too_few_samples_to_hold_some_out(tmp_path):
-    file = tmp_path / "few.npz"
+def written(folder, y, test_y=None, **more):
+    file = folder / "mine.npz"
     make = np.random.default_rng(0)
-    np.savez(file, x=make.random((60, 4)), y=np.arange(60) % 4)
-    with pytest.raises(InputError, match="would be held out; give at least"):
-        check(HeadsConfig.with_defaults(data=[str(file)]))
+    arrays = {"x": make.random((len(y), 4)), "y": np.asarray(y)}
+    if test_y is not None:
+        arrays |= {"test_x": make.random((len(test_y), 4)), "test_y": np.asarray(test_y)}
+    np.savez(file, **arrays)
+    return HeadsConfig.with_defaults(data=[str(file)], **more)
+
+
+@pytest.mark.parametrize(
+    ("labels", "test", "more", "said"),
+    [
+        (np.arange(60) % 4, None, {}, r"3 known classes, of which 6 would be held out; give at le"),
+        (
+            np.arange(400) % 4,
+            None,
+            {"reject_rate": 0.001},
+            r"held out; give at least 5015",
+        ),
+        (np.arange(400) % 4, None, {"train_size": 40}, r"training samples of 3 known classes"),
+        ([0] * 300 + [1] * 300 + [2] * 4, [0, 1, 2], {}, r"a class has 4 training samples; give"),
+        (np.arange(400) % 4, [2, 2], {}, r"are of 1 classes, and 1 are left out"),
+    ],
+)
+def test_too_few_samples(tmp_path, labels, test, more, said):
+    with pytest.raises(InputError, match=said):
+        check(written(tmp_path, labels, test, **more))
+
+
+def test_as_many_samples_as_are_asked_for_will_do(tmp_path):
+    fewest = 5 * (40 + 3)
+    config = written(tmp_path, np.arange(-(-fewest * 4 // 3 // 4) * 4) % 4, [0, 1, 2, 3])
+    check(config)
+    assert min(len(task_of(config, config.data[0], trial).held_y) for trial in range(5)) >= 40
 
 
 def test_the_other_set_must_be_here(monkeypatch):
@@ -124,8 +155,8 @@ def test_the_other_set_must_be_here(monkeypatch):
             raise InputError("mnist is not on this machine; run `mahalens data fetch mnist`")
         return load_set("digits")
 
-    monkeypatch.setattr(tasks, "whole_set", only_fashion)
-    monkeypatch.setattr(tasks, "check_sets", lambda *_: {"fashion-mnist": {}})
+    monkeypatch.setattr(checking, "whole_set", only_fashion)
+    monkeypatch.setattr(checking, "check_sets", lambda *_: {"fashion-mnist": {}})
     with pytest.raises(InputError, match=r"takes mnist for the unknown.*data fetch mnist"):
         check(HeadsConfig.with_defaults(data=["fashion-mnist"]))
 

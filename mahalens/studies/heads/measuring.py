@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mahalens.errors import InputError
 from mahalens.nn import DistanceHead
 from mahalens.studies.heads import scores
 from mahalens.studies.heads.backbone import Backbone, Seen, look
 from mahalens.studies.heads.config import HeadsConfig
 from mahalens.studies.heads.detectors import class_distance, neighbours
+from mahalens.studies.heads.metrics import METRICS
 from mahalens.studies.heads.models import DISTANCE, ENSEMBLE, MEMBERS, READERS, SOFTMAX
 from mahalens.studies.heads.task import Task, task_of
 from mahalens.studies.heads.training import distance_network, kernel_network, softmax_network
@@ -38,6 +41,12 @@ class Said:
     scores: Mapping[str, Tensor]
     rejected: tuple[float, float] | None = None
 
+    @property
+    def finite(self) -> bool:
+        """Whether all of it are numbers."""
+        said = (*self.logits.values(), *self.scores.values())
+        return all(bool(values.isfinite().all()) for values in said)
+
 
 def measure(config: HeadsConfig, job: Job) -> dict[str, Measures]:
     """Train the network that a job is about, in each of its trials, and measure its readers."""
@@ -56,7 +65,7 @@ def _of_trial(config: HeadsConfig, job: Job, trial: int) -> dict[str, Measures]:
     shared = (time.perf_counter() - began) / max(1, len(wanted))
     measures = {}
     for model in wanted:
-        numbers = numbers_of(said[model], task, config.reject_rate)
+        numbers = numbers_of(said.get(model), task, config.reject_rate)
         numbers["seconds"] = seconds * (MEMBERS if model == ENSEMBLE else 1)
         metrics = {name: torch.tensor([number]) for name, number in numbers.items()}
         kept = weights if model == job.work else {}
@@ -64,8 +73,10 @@ def _of_trial(config: HeadsConfig, job: Job, trial: int) -> dict[str, Measures]:
     return measures
 
 
-def numbers_of(said: Said, task: Task, rate: float) -> dict[str, float]:
-    """All numbers of one model in one trial."""
+def numbers_of(said: Said | None, task: Task, rate: float) -> dict[str, float]:
+    """All numbers of one model in one trial; NaN where training has lost its way."""
+    if said is None or not said.finite:
+        return dict.fromkeys((name for name in METRICS if name != "seconds"), math.nan)
     held, test = said.logits["held"], said.logits["test"]
     calibrated = test / scores.temperature(held, task.held_y)
     known, unknown = said.scores["test"], said.scores["unknown"]
@@ -84,25 +95,35 @@ def numbers_of(said: Said, task: Task, rate: float) -> dict[str, float]:
     }
 
 
-Outcome = tuple[dict[str, Said], float, dict[str, Tensor]]
+Outcome = tuple[dict[str, Said | None], float, dict[str, Tensor]]
+"""What the models say, None where one cannot; the time of training; the weights."""
 
 
-@torch.no_grad()
 def _see(backbone: Backbone, task: Task) -> dict[str, Seen]:
     """What a network makes of all parts of a task, and of the samples that heads are fitted to."""
-    parts = {"fit": task.x[:FITTED_TO], "held": task.held_x, "test": task.test_x}
+    parts = {"fit": task.x[: to_fit(task.y)], "held": task.held_x, "test": task.test_x}
     parts |= {"unknown": task.unknown, "shuffled": task.shuffled}
     return {name: look(backbone, x) for name, x in parts.items()}
+
+
+def to_fit(y: Tensor) -> int:
+    """How many of the training samples to fit to: the first, or all if a class is rare there."""
+    first = y[:FITTED_TO]
+    shares = torch.bincount(first, minlength=int(y.max()) + 1) / torch.bincount(y)
+    return len(first) if float(shares.min()) > 0.5 * len(first) / len(y) else len(y)
 
 
 def _softmax(config: HeadsConfig, task: Task, trial: int) -> Outcome:
     backbone, linear, seconds = softmax_network(config, task, trial)
     seen = {name: one.features for name, one in _see(backbone, task).items()}
+    if not all(bool(features.isfinite().all()) for features in seen.values()):
+        return {}, seconds, _weights(backbone, linear)
     with torch.no_grad():
         logits = {name: linear(seen[name]) for name in PARTS}
-    said = {"softmax": Said(logits, {k: -z.softmax(-1).amax(-1) for k, z in logits.items()})}
+    said: dict[str, Said | None] = {}
+    said["softmax"] = Said(logits, {k: -z.softmax(-1).amax(-1) for k, z in logits.items()})
     said["energy"] = Said(logits, {k: -z.logsumexp(-1) for k, z in logits.items()})
-    y = task.y[:FITTED_TO]
+    y = task.y[: len(seen["fit"])]
     for model, scorer in (
         ("knn", neighbours(seen["fit"], config.seed, trial)),
         ("mahalanobis", class_distance(seen["fit"], y, relative=False)),
@@ -111,7 +132,7 @@ def _softmax(config: HeadsConfig, task: Task, trial: int) -> Outcome:
         if model in config.models:
             said[model] = Said(logits, {name: scorer(seen[name]) for name in PARTS})
     if "fitted" in config.models:
-        said["fitted"] = said_by(fitted_head(seen["fit"], y), seen, config)
+        said["fitted"] = said_by(None, y, seen, config)
     if ENSEMBLE in config.models:
         said[ENSEMBLE] = _ensemble(config, task, trial, logits)
     return said, seconds, _weights(backbone, linear)
@@ -136,16 +157,15 @@ def _distance(config: HeadsConfig, task: Task, trial: int) -> Outcome:
     backbone, head, seconds = distance_network(config, task, trial)
     seen = _see(backbone, task)
     last = {name: one.features for name, one in seen.items()}
-    y = task.y[:FITTED_TO]
-    trained = said_by(head, last, config)
-    said = {"distance": trained}
+    y = task.y[: len(last["fit"])]
+    said = {"distance": said_by(head, y, last, config)}
     if "refitted" in config.models:
-        said["refitted"] = said_by(fitted_head(last["fit"], y), last, config)
+        said["refitted"] = said_by(None, y, last, config)
     if "layered" in config.models:
         # One head says which class, the other, which sees all layers, whether it is any of them.
         every = {name: one.layers for name, one in seen.items()}
-        watch = said_by(fitted_head(every["fit"], y), every, config)
-        said["layered"] = replace(watch, logits=trained.logits)
+        which, watch = said["distance"], said_by(None, y, every, config)
+        said["layered"] = which and watch and replace(watch, logits=which.logits)
     return said, seconds, _weights(backbone, head)
 
 
@@ -157,10 +177,20 @@ def fitted_head(features: Tensor, y: Tensor) -> DistanceHead:
 
 
 @torch.no_grad()
-def said_by(head: DistanceHead, seen: Mapping[str, Tensor], config: HeadsConfig) -> Said:
-    """What a distance head says, its reject option set and asked as a user would."""
-    head.set_reject(seen["held"], config.reject_rate)
-    found = {name: head.assess(seen[name]) for name in PARTS}
+def said_by(
+    head: DistanceHead | None, y: Tensor, seen: Mapping[str, Tensor], config: HeadsConfig
+) -> Said | None:
+    """What a distance head says, its reject option set and asked as a user would.
+
+    Without a head, what one says that is fitted to the features with labels y. None where there
+    is nothing to fit it to: features that are no numbers, or the same for all.
+    """
+    try:
+        head = head or fitted_head(seen["fit"], y)
+        head.set_reject(seen["held"], config.reject_rate)
+        found = {name: head.assess(seen[name]) for name in PARTS}
+    except InputError:
+        return None
     return Said(
         logits={name: head(seen[name]) for name in ("held", "test")},
         scores={name: one.score for name, one in found.items()},

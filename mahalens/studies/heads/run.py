@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from mahalens.studies.heads.checking import check
 from mahalens.studies.heads.claims import claims_for
 from mahalens.studies.heads.config import HeadsConfig
 from mahalens.studies.heads.measuring import measure
 from mahalens.studies.heads.metrics import METRICS
 from mahalens.studies.heads.models import DISTANCES, READERS
 from mahalens.studies.heads.published import published_figure
-from mahalens.studies.heads.task import check
 from mahalens.studies.paired.config import Job, jobs_of
 from mahalens.studies.paired.run import runner
 from mahalens.studies.paired.study import PairedStudy

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mahalens.data import stream
 from mahalens.data.tables import held_out
-from mahalens.errors import InputError
 from mahalens.studies.heads.config import OTHER, HeadsConfig
-from mahalens.studies.paired.config import part_of
-from mahalens.studies.paired.samples import check_sets, samples_of, standardise, whole_set
+from mahalens.studies.paired.samples import samples_of, standardise, whole_set
 
 KNOWN_SHARE = 0.7
 """How many of the classes are known where some are left out: 7 of 10."""
-FEWEST_HELD = 40
-"""So few held-out samples at least are wanted to say where 5 % are beyond."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +96,20 @@ def draw_known(y: Tensor, generator: torch.Generator) -> Tensor:
     (3, [0, 1, 2, 3, 4, 5, 6])
     """
     present = y.unique()
-    count = min(max(round(KNOWN_SHARE * len(present)), 2), len(present) - 1)
+    count = known_of(len(present))
     drawn = present[torch.randperm(len(present), generator=generator)[:count]].sort().values
     labels = torch.full((int(present.max()) + 1,), -1)
     labels[drawn] = torch.arange(count)
     return labels
+
+
+def known_of(classes: int) -> int:
+    """How many of so many classes are known: at least 2, and one is left out.
+
+    >>> [known_of(classes) for classes in (3, 4, 10)]
+    [2, 3, 7]
+    """
+    return min(max(round(KNOWN_SHARE * classes), 2), classes - 1)
 
 
 def held_share(samples: int) -> float:
@@ -118,33 +121,3 @@ def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
     """Each sample with its own values in an order of its own: nothing but their spread is left."""
     order = torch.rand(x.shape, generator=generator).argsort(1)
     return x.gather(1, order)
-
-
-def check(config: HeadsConfig) -> Mapping[str, Mapping[str, Any]]:
-    """Load what a run needs, or say what is not there or does not fit; facts of each set."""
-    facts = check_sets(config.data, config.train_size)
-    for data in config.data:
-        told = facts[part_of(data)]
-        if data in OTHER:
-            other = OTHER[data]
-            try:
-                whole_set(other)
-            except InputError as error:
-                raise InputError(f"--data {data} takes {other} for the unknown: {error}") from None
-            told["unknown"] = f"test samples of {other}"
-            continue
-        classes = len(whole_set(data).y.unique())
-        if classes < 3:
-            raise InputError(
-                f"--data {data}: has {classes} classes, and one is left out for the unknown; give "
-                "data with at least 3"
-            )
-        task = task_of(config, data, 0)
-        if len(task.held_y) < FEWEST_HELD:
-            raise InputError(
-                f"--data {data}: {len(task.y) + len(task.held_y)} training samples of known "
-                f"classes, of which {len(task.held_y)} would be held out; give at least "
-                f"{FEWEST_HELD * 5 + 5 * classes}"
-            )
-        told["unknown"] = f"{classes - task.classes} of {classes} classes, left out by each trial"
-    return facts
