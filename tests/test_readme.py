@@ -41,6 +41,18 @@ def test_the_example_with_ellipsoids_runs(capsys):
     assert float(far) < 50
 
 
+def test_the_example_of_a_distance_head_says_what_the_page_says(capsys):
+    page = (ROOT / "README.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.S)[3]
+    said = re.search(r"prints\n\n```\n(known: .*?)```", page, re.S)[1]
+    exec(compile(code, "README.md", "exec"), {})
+    shown, told = (
+        [int(n) for n in re.findall(r"(\d+)%", text)] for text in (capsys.readouterr().out, said)
+    )
+    # Last digits differ from machine to machine.
+    assert all(abs(a - b) <= 4 for a, b in zip(shown, told, strict=True))
+
+
 def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "training.md").read_text()
