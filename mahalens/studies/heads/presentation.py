@@ -53,11 +53,9 @@ PRESENTATION = Presentation(
         "auroc",
         "test_accuracy",
         "missed_at_95",
-        "rejected_known",
         "rejected_unknown",
         "ece",
         "ece_calibrated",
-        "nll_calibrated",
     ),
     figures=("compared", "known_unknown", "compared:ece_calibrated"),
     remark=(
