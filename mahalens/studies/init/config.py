@@ -16,7 +16,7 @@ ALL_SETS = (*SMALL_SETS, "mnist", "fashion-mnist")
 LARGE_SIZE = 5_000
 """Training samples taken of a large set by default, so that a run takes minutes."""
 EPOCHS, TRIALS, TUNINGS, START_ROWS = 20, 10, 3, 5_000
-IMAGE_RATES, TABLE_RATES = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.1, 0.3)
+IMAGE_RATES, TABLE_RATES = (0.0003, 0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.1, 0.3)
 """Learning rates of Adam to choose from: higher ones where an epoch has few steps."""
 IMAGE_UNITS, TABLE_UNITS = 128, 32
 """Hidden units on images, and on all other data."""
