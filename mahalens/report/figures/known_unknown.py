@@ -42,9 +42,8 @@ def draw(records: RunRecords) -> Figure | None:
         for model in _models(part):
             _draw_model(ax, part, model, colours[model], marker(model))
         _through_reference(ax, part)
-        # Of two or three trials an interval may be wider than all there is to see.
         for metric, limit in ((_ACROSS, ax.set_xlim), (_UP, ax.set_ylim)):
-            limit(PlainScale(measured(part, metric)).limits())
+            limit(PlainScale(_shown(part, metric)).limits())
     axes[0].set_ylabel("AUROC, unknown against known")
     legend(
         figure,
@@ -72,6 +71,16 @@ def _models(part: RunRecords) -> list[str]:
     ]
 
 
+def _shown(part: RunRecords, metric: str) -> list[float]:
+    """Means and ends of intervals, which may be far wider than what two or three trials show."""
+    trials = measured(part, metric)
+    rows = [part.row(model, metric) for model in _models(part)]
+    ends = [
+        end for row in rows for end in (row["mean"], *(row.get("ci95") or ())) if is_number(end)
+    ]
+    return [min(max(float(end), min(trials)), max(trials)) for end in ends]
+
+
 def _draw_model(ax: Axes, part: RunRecords, model: str, colour: str, marker: str) -> None:
     across, up = part.row(model, _ACROSS), part.row(model, _UP)
     x, y = float(across["mean"]), float(up["mean"])
@@ -80,7 +89,8 @@ def _draw_model(ax: Axes, part: RunRecords, model: str, colour: str, marker: str
         if len(ends) == 2 and all(is_number(end) for end in ends):
             xs, ys = (ends, [y, y]) if line == "x" else ([x, x], ends)
             ax.plot(xs, ys, "-", color=colour, lw=1.0, alpha=0.6, zorder=3)
-    ax.plot([x], [y], marker=marker, color=colour, ms=8, mec="white", mew=0.8, ls="", zorder=4)
+    above = 5 if model == "softmax" else 4  # which others lie upon
+    ax.plot([x], [y], marker=marker, color=colour, ms=8, mec="white", mew=0.8, ls="", zorder=above)
 
 
 def _through_reference(ax: Axes, part: RunRecords) -> None:

@@ -67,7 +67,9 @@ def _of_trial(config: HeadsConfig, job: Job, trial: int) -> dict[str, Measures]:
     for model in wanted:
         numbers = numbers_of(said.get(model), task, config.reject_rate)
         numbers["seconds"] = seconds * (MEMBERS if model == ENSEMBLE else 1)
-        metrics = {name: torch.tensor([number]) for name, number in numbers.items()}
+        metrics = {
+            name: torch.tensor([number], dtype=torch.float64) for name, number in numbers.items()
+        }
         kept = weights if model == job.work else {}
         measures[model] = Measures(metrics, shared, weights=kept)
     return measures

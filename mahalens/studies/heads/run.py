@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mahalens.studies.heads.checking import check
-from mahalens.studies.heads.claims import claims_for
+from mahalens.studies.heads.claims import MAIN, claims_for
 from mahalens.studies.heads.config import HeadsConfig
 from mahalens.studies.heads.measuring import measure
 from mahalens.studies.heads.metrics import METRICS
-from mahalens.studies.heads.models import DISTANCES, READERS
+from mahalens.studies.heads.models import READERS
 from mahalens.studies.heads.published import published_figure
 from mahalens.studies.paired.config import Job, jobs_of
 from mahalens.studies.paired.run import runner
@@ -21,11 +21,10 @@ def jobs(config: HeadsConfig) -> list[Job]:
 
 
 def pairs(config: HeadsConfig) -> list[tuple[str, str]]:
-    """Every other model beside softmax, and distance heads beside the nearest rivals."""
+    """Every other model beside softmax, and the head that does both jobs beside its rivals."""
     found = [(model, "softmax") for model in config.models if model != "softmax"]
-    rivals = ("mahalanobis", "duq", "ensemble")
-    found += [(head, rival) for head in DISTANCES for rival in rivals]
-    found += [("refitted", "distance"), ("layered", "refitted"), ("refitted", "fitted")]
+    found += [(MAIN, rival) for rival in ("mahalanobis", "duq", "ensemble", "fitted", "distance")]
+    found.append(("layered", MAIN))
     return [(a, b) for a, b in found if a in config.models and b in config.models]
 
 
