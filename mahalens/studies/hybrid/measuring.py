@@ -60,7 +60,7 @@ def measure_model(
     losses = torch.cat([before, done.losses], 1)
     return Measures(
         metrics=metrics,
-        seconds=done.seconds,
+        seconds=done.tried.seconds + done.seconds,
         epochs=done.at,
         curves={"test_accuracy": done.accuracy, "train_loss": losses[:, done.at]},
         weights=done.stack.tensors(),

@@ -44,6 +44,7 @@ class Tried:
 
     rates: Tensor
     losses: Tensor
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def try_rates(
         for part in zip(*scores, strict=True)
     )
     losses = _losses(done, config.epochs).reshape(len(trials), -1, config.epochs)
-    return Tried(best_rates(accuracy, loss), losses)
+    return Tried(best_rates(accuracy, loss), losses, done.seconds)
 
 
 def best_rates(accuracy: Tensor, loss: Tensor) -> Tensor:
