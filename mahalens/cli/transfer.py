@@ -11,7 +11,7 @@ from mahalens.studies.transfer.config import TransferConfig
 
 @run.command()
 @paired_options(
-    data="tables, and the shorter sequences if they are here; groups: tables, sequences",
+    data="tables, and three sets of sequences if they are here; groups: tables, sequences",
     models="all but those of the published code",
     trials="10",
     epochs="300, of which each network uses what held-out samples advise",

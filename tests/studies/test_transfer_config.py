@@ -48,7 +48,8 @@ class TestDefaults:
         assert config.without is None
         assert config.models == DEFAULT
         assert config.deviations() == [
-            "10 of 12 data sets (without osuleaf, acsf1)",
+            "7 of 12 data sets (without basic-motions, japanese-vowels, osuleaf, pickup-gesture, "
+            "acsf1)",
             "14 of 21 models",
             "trials: 10 instead of 30",
         ]

@@ -12,13 +12,12 @@ from mahalens.studies.paired.config import PairedConfig, choose
 from mahalens.studies.transfer.models import ALL, DEFAULT, SEQUENCES_ONLY
 
 TABLE_SETS = (*TABLES, "digits")
-WIDE = ("osuleaf", "acsf1")
-"""Sequences so long that they take as much time as all others; left to the full protocol."""
-SMALL_SEQUENCES = tuple(name for name in SEQUENCES if name not in WIDE)
+SMALL_SEQUENCES = ("gunpoint", "italy-power-demand", "arrow-head")
+"""With these a run takes minutes; the others have more inputs and are left to the full protocol."""
 FULL_DATA = (*TABLE_SETS, *SEQUENCES)
 GROUPS = {"tables": TABLE_SETS, GROUP: tuple(SEQUENCES)}
 """What ``--data`` takes for several sets at once."""
-NAMED = 4
+NAMED = 5
 """As many missing ones are named, more are counted."""
 DEFAULT_TRIALS, FULL_TRIALS = 10, 30
 DEFAULT_EPOCHS = FULL_EPOCHS = 300
@@ -61,7 +60,7 @@ class TransferConfig(PairedConfig, frozen=True, kw_only=True):
         seed: int = 0,
         published: bool = False,
     ) -> TransferConfig:
-        """Fill in what is not given: the tables, and the shorter sequences if they are here.
+        """Fill in what is not given: the tables, and three sets of sequences if they are here.
 
         >>> made = TransferConfig.with_defaults(data=["tables"], trials=3)
         >>> made.data, made.trials, made.epochs
