@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-SMALL = ("--models", "softmax,refitted", "--trials", 2, "--epochs", 1, "--train-size", 300)
+SMALL = ("--models", "softmax,refitted", "--trials", 2, "--epochs", 1, "--train-size", 400)
 
 
 def test_a_run_and_its_report(cli, tmp_path):
