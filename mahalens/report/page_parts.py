@@ -97,7 +97,7 @@ def _ends(part: RunRecords) -> str:
             totals[status] = totals.get(status, 0) + count
     every = sum(totals.values())
     if set(totals) == {"done"}:
-        return f"All {number(every)} trials ran to their last epoch."
+        return f"All {number(every)} trials ran to their end."
     told = ", ".join(f"{number(count)} {status}" for status, count in totals.items())
     return f"{number(every)} trials: {told}."
 

@@ -313,7 +313,7 @@ def test_the_page_has_both_verdicts_side_by_side_and_what_was_run(run: RunRecord
         "Cut to keep the budget epochs: cut to 100 by the budget",
         "Seed 0",
         "Time 12.0 s",
-        "All 32 trials ran to their last epoch.",
+        "All 32 trials ran to their end.",
         "Raw pixels: 1 of 1 differences are significant",
     ):
         assert part in text

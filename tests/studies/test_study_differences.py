@@ -140,3 +140,14 @@ def test_every():
     assert outcome(both, a=bad).holds is False
     assert both.judge(evidence(c=good)) is None
     assert both.published(evidence()) == "mean 95.6; mean 47.2"
+
+
+def test_a_difference_of_nothing_but_rounding_is_zero():
+    random = np.random.default_rng(99)
+    a = random.uniform(90, 99, 8).round(2)
+    b = random.permutation(a)
+    assert float(np.mean(a - b)) != 0  # or the test would show nothing
+    for predicate in (FAR, Within("accuracy", "a", "b", 1.0)):
+        assert outcome(predicate, a=a, b=b).measured == 0.0
+    near = outcome(FAR, a=a + 1e-9, b=a)
+    assert near.measured == pytest.approx(1e-9, rel=1e-3)

@@ -107,7 +107,8 @@ def _claims_on(part: str, config: HybridConfig) -> tuple[Claim, ...]:
         ),
         claim(
             "narrow-more-abs-faster",
-            "So it is in the narrow layer.",
+            "Where units are scarce, too: half Abs units are faster than none, and all faster than "
+            "half.",
             Every((faster("narrow-50", "narrow-0"), faster("narrow-100", "narrow-50"))),
         ),
         claim(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,17 @@ def _in_processes(
     # Its processes are new ones: a forked copy of one that has used OpenMP may hang.
     from joblib.externals.loky import ProcessPoolExecutor
 
-    pool = ProcessPoolExecutor(
-        max_workers=min(workers, len(jobs)), initializer=_begin, initargs=(os.getpid(),)
-    )
+    count = min(workers, len(jobs))
+    pool = ProcessPoolExecutor(max_workers=count, initializer=_begin, initargs=(os.getpid(),))
+    left = iter(jobs)
+    waiting: dict[Future[None], Job] = {}
     try:
-        waiting: dict[Future[None], Job] = {
-            pool.submit(compute, study, options, job, folder): job for job in jobs
-        }
-        while waiting:
+        while True:
+            # No more than can be computed: a pool that is shut down trips over what is queued.
+            for job in islice(left, count - len(waiting)):
+                waiting[pool.submit(compute, study, options, job, folder)] = job
+            if not waiting:
+                return
             _look(should_stop)
             done, _ = wait(waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
             for future in done:

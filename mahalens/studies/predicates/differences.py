@@ -64,12 +64,13 @@ class Difference(_Pairwise, frozen=True):
         if pair is None:
             return None
         summary = summarize(pair[0] - pair[1])
+        mean = _settled(summary.mean, pair)
         why = (
-            f"{self.means(pair)}: difference {show(summary.mean)}, "
+            f"{self.means(pair)}: difference {show(mean)}, "
             f"{interval(summary)}; wanted {self.side} {show(self.bound)}."
         )
         holds = lies(self.side, self.bound, summary)
-        return finding(holds, summary.n, summary.mean, why)
+        return finding(holds, summary.n, mean, why)
 
 
 class Within(_Pairwise, frozen=True):
@@ -87,7 +88,7 @@ class Within(_Pairwise, frozen=True):
         if pair is None:
             return None
         result = equivalent(*pair, self.margin)
-        mean = float(np.mean(pair[0] - pair[1]))
+        mean = _settled(float(np.mean(pair[0] - pair[1])), pair)
         ends = "" if result.ci90 is None else _ends("90 %", result.ci90)
         test = "" if result.preferred_test is None else f" ({result.preferred_test})"
         why = (
@@ -164,6 +165,12 @@ class MoreVariable(msgspec.Struct, frozen=True):
 
 
 _OUTCOMES = {"equivalent": True, "different": False, "undecided": None}
+
+
+def _settled(mean: float, pair: tuple[Values, Values]) -> float:
+    """A mean difference that is nothing but rounding is 0, for people to read."""
+    size = max(float(np.abs(values).max()) for values in pair)
+    return mean if abs(mean) > 1e-13 * size else 0.0
 
 
 def _ends(level: str, ends: tuple[float, float]) -> str:
