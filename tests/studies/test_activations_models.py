@@ -110,7 +110,7 @@ class TestOptions:
             ({"solver": "newton"}, "--solver newton: unknown; give one of sgd, adam"),
             ({"trials": 0}, "--trials 0: give a whole number of at least 1"),
             ({"data": []}, "--data: names nothing; give at least one"),
-            ({"published": True, "trials": 3}, "--published with --trials 3: the published"),
+            ({"published": True, "trials": 3}, "--published with --trials 3: the full"),
             ({"published": True, "data": ["digits"]}, "--published with --data digits: source"),
             ({"published": True, "solver": "adam"}, "--published with --solver adam: source 003"),
         ],

@@ -25,7 +25,7 @@ from mahalens.studies.heads.metrics import METRICS
 from mahalens.studies.heads.models import MODELS, READERS
 from mahalens.studies.heads.presentation import PRESENTATION
 from mahalens.studies.heads.published import published_figure
-from mahalens.studies.heads.run import STUDY, carry_on, jobs, start
+from mahalens.studies.heads.run import STUDY, carry_on, jobs, pairs, start
 from mahalens.studies.heads.task import task_of
 from mahalens.studies.paired.config import Job
 
@@ -219,6 +219,13 @@ def test_everything_is_named():
     assert set(PRESENTATION.colours) == set(MODELS)
     assert set(PRESENTATION.shown) <= set(METRICS)
     assert set(STUDY.tested) <= set(METRICS)
+
+
+def test_every_model_is_tested_against_softmax_and_no_pair_twice():
+    found = pairs(HeadsConfig.with_defaults())
+    assert {a for a, b in found if b == "softmax"} == set(MODELS) - {"softmax"}
+    assert len({frozenset(pair) for pair in found}) == len(found)
+    assert pairs(HeadsConfig.with_defaults(models=["softmax", "duq"])) == [("duq", "softmax")]
 
 
 def verdicts(**changed):

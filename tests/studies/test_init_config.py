@@ -36,7 +36,7 @@ def test_the_full_protocol_deviates_in_nothing():
 def test_large_sets_are_cut_by_default():
     config = InitConfig.with_defaults(data=["mnist"])
     assert config.train_size == LARGE_SIZE
-    assert f"training samples: {LARGE_SIZE} instead of all" in config.deviations()
+    assert f"training samples: {LARGE_SIZE:,} instead of all" in config.deviations()
     assert InitConfig.with_defaults(data=["mnist"], train_size=60_000).train_size == 60_000
 
 

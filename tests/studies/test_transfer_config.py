@@ -77,8 +77,14 @@ class TestDefaults:
             ({"data": ["wine", "wine"]}, "--data: 'wine' is given twice"),
             ({"data": ["tables", "wine"]}, "--data: 'wine' is given twice"),
             ({"models": ["dtw"], "data": ["wine"]}, "--models dtw: these are for sequences, and"),
-            ({"published": True, "trials": 3}, "--published with --trials: the full protocol has"),
-            ({"published": True, "data": ["wine"]}, "--published with --data: the full protocol"),
+            (
+                {"published": True, "trials": 3},
+                "--published with --trials 3: the full protocol has",
+            ),
+            (
+                {"published": True, "data": ["wine"]},
+                "--published with --data wine: the full protocol",
+            ),
         ],
     )
     def test_bad_input(self, given, words):

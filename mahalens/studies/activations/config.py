@@ -8,7 +8,13 @@ from mahalens.data.catalogue import SETS
 from mahalens.errors import InputError
 from mahalens.studies.activations.models import MODELS
 from mahalens.studies.options import check_count
-from mahalens.studies.paired.config import PairedConfig, choose
+from mahalens.studies.paired.config import (
+    PairedConfig,
+    choose,
+    compare_protocol,
+    missing_from,
+    refuse_with_published,
+)
 from mahalens.studies.representation.config import PIXELS, PUBLISHED_EPOCHS, PUBLISHED_TRIALS
 
 SOLVERS = {
@@ -86,22 +92,16 @@ class ActivationsConfig(PairedConfig, frozen=True, kw_only=True):
 
     def deviations(self) -> list[str]:
         """What differs from the protocol of source 003, one sentence each."""
-        found = []
-
-        def compare(name: str, value: object, published: object) -> None:
-            if value != published:
-                found.append(f"{name}: {value} instead of {published}")
-
-        compare("data", ", ".join(self.data), "mnist")
-        compare("training samples", f"{self.train_size:,}" if self.train_size else "all", "all")
-        compare("epochs", f"{self.epochs:,}", f"{PUBLISHED_EPOCHS:,}")
-        compare("trials", self.trials, PUBLISHED_TRIALS)
-        compare("solver", self.solver, "sgd")
-        compare("hidden units", self.hidden, 128)
-        compare("learning rate", self.learning_rate, 1e-3)
-        if missing := [name for name in MODELS if name not in self.models]:
-            found.append(f"models: without {', '.join(missing)}")
-        return found
+        found = compare_protocol(
+            ("data", ", ".join(self.data), "mnist"),
+            ("training samples", self.train_size or "all", "all"),
+            ("epochs", self.epochs, PUBLISHED_EPOCHS),
+            ("trials", self.trials, PUBLISHED_TRIALS),
+            ("solver", self.solver, "sgd"),
+            ("hidden units", self.hidden, 128),
+            ("learning rate", self.learning_rate, 1e-3),
+        )
+        return [*found, *missing_from("models", self.models, MODELS)]
 
 
 def _refuse_with_published(
@@ -112,13 +112,7 @@ def _refuse_with_published(
     solver: str,
 ) -> None:
     """The full protocol has its own of these."""
-    given = {"--trials": trials, "--epochs": epochs, "--train-size": train_size}
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(
-                f"--published with {name} {value}: the published protocol has its own; leave one "
-                "of them out"
-            )
+    refuse_with_published(trials=trials, epochs=epochs, train_size=train_size)
     if data is not None and tuple(data) != ("mnist",):
         raise InputError(
             f"--published with --data {','.join(data)}: source 003 is about MNIST; leave one out"

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 
 from mahalens.errors import InputError
 from mahalens.studies.heads.models import MODELS
-from mahalens.studies.paired.config import PairedConfig, choose
+from mahalens.studies.paired.config import (
+    PairedConfig,
+    choose,
+    compare_protocol,
+    missing_from,
+    refuse_with_published,
+)
 
 OTHER = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """Which set is the unknown one for networks trained on a set; others leave classes out."""
@@ -57,13 +63,7 @@ class HeadsConfig(PairedConfig, frozen=True, kw_only=True):
     ) -> HeadsConfig:
         """Fill in what is not given: digits, and less of a large set; all of it if published."""
         if published:
-            given = {"--train-size": train_size, "--epochs": epochs, "--trials": trials}
-            for option, value in given.items():
-                if value is not None:
-                    raise InputError(
-                        f"--published with {option} {value}: the full protocol has its own; leave "
-                        "one of them out"
-                    )
+            refuse_with_published(trials=trials, epochs=epochs, train_size=train_size)
         taken = tuple(data) if data is not None else FULL_DATA if published else DEFAULT_DATA
         large = [name in _LARGE for name in taken]
         if train_size is None and any(large) and not published:
@@ -83,18 +83,12 @@ class HeadsConfig(PairedConfig, frozen=True, kw_only=True):
 
     def deviations(self) -> list[str]:
         """What differs from the full protocol, one sentence each; none means the full one."""
-        found = []
-
-        def compare(name: str, value: object, full: object) -> None:
-            if value != full:
-                found.append(f"{name}: {value} instead of {full}")
-
-        compare("data", " and ".join(self.data), " and ".join(FULL_DATA))
-        compare("training samples", f"{self.train_size:,}" if self.train_size else "all", "all")
-        compare("epochs", self.epochs, FULL_EPOCHS)
-        compare("trials", self.trials, FULL_TRIALS)
-        compare("weight of the compactness", self.compactness, COMPACTNESS)
-        compare("reject rate", self.reject_rate, REJECT_RATE)
-        if missing := [name for name in MODELS if name not in self.models]:
-            found.append(f"models: without {', '.join(missing)}")
-        return found
+        found = compare_protocol(
+            ("data", " and ".join(self.data), " and ".join(FULL_DATA)),
+            ("training samples", self.train_size or "all", "all"),
+            ("epochs", self.epochs, FULL_EPOCHS),
+            ("trials", self.trials, FULL_TRIALS),
+            ("weight of the compactness", self.compactness, COMPACTNESS),
+            ("reject rate", self.reject_rate, REJECT_RATE),
+        )
+        return [*found, *missing_from("models", self.models, MODELS)]

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mahalens.data.catalogue import SETS, TABLES
-from mahalens.errors import InputError
 from mahalens.studies.hybrid.mixtures import MIXTURES, NARROW, check_units
 from mahalens.studies.options import check_count
-from mahalens.studies.paired.config import PairedConfig, choose
+from mahalens.studies.paired.config import (
+    PairedConfig,
+    choose,
+    compare_protocol,
+    missing_from,
+    refuse_with_published,
+)
 
 DEFAULT_DATA = ("digits", "iris", "wine", "breast-cancer")
 FULL_DATA = (*DEFAULT_DATA, "mnist", "fashion-mnist")
@@ -64,13 +69,7 @@ class HybridConfig(PairedConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     ) -> HybridConfig:
         """Fill in what is not given: sets that need no download, and less of large ones."""
         if published:
-            given = {"--trials": trials, "--epochs": epochs, "--train-size": train_size}
-            for name, value in given.items():
-                if value is not None:
-                    raise InputError(
-                        f"--published with {name} {value}: the full protocol has its own; "
-                        "leave one of them out"
-                    )
+            refuse_with_published(trials=trials, epochs=epochs, train_size=train_size)
         sets = tuple(data) if data is not None else FULL_DATA if published else DEFAULT_DATA
         large = not published and any(is_large(name) for name in sets)
         usual = (LARGE_TRIALS, LARGE_EPOCHS, LARGE_SIZE) if large else (TRIALS, EPOCHS, None)
@@ -88,22 +87,16 @@ class HybridConfig(PairedConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def deviations(self) -> list[str]:
         """What differs from the full protocol, one sentence each; none means the full one."""
-        found = []
-
-        def compare(name: str, value: object, full: object) -> None:
-            if value != full:
-                found.append(f"{name}: {value} instead of {full}")
-
-        compare("data", ", ".join(self.data), ", ".join(FULL_DATA))
         size = "all" if self.train_size is None else f"at most {self.train_size:,}"
-        compare("training samples", size, "all")
-        compare("epochs", self.epochs, EPOCHS)
-        compare("trials", self.trials, TRIALS)
-        compare("units of wide layers", self.hidden or "as usual", "as usual")
-        compare("units of narrow layers", self.narrow, NARROW_UNITS)
-        if missing := [name for name in MIXTURES if name not in self.models]:
-            found.append(f"models: without {', '.join(missing)}")
-        return found
+        found = compare_protocol(
+            ("data", ", ".join(self.data), ", ".join(FULL_DATA)),
+            ("training samples", size, "all"),
+            ("epochs", self.epochs, EPOCHS),
+            ("trials", self.trials, TRIALS),
+            ("units of wide layers", self.hidden or "as usual", "as usual"),
+            ("units of narrow layers", self.narrow, NARROW_UNITS),
+        )
+        return [*found, *missing_from("models", self.models, MIXTURES)]
 
     def units(self, model: str, image: bool) -> int:
         """How many units the hidden layer of a model has."""

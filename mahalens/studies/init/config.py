@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from mahalens.errors import InputError
 from mahalens.studies.init.models import MODELS
 from mahalens.studies.options import check_count
-from mahalens.studies.paired.config import PairedConfig, choose
+from mahalens.studies.paired.config import (
+    PairedConfig,
+    choose,
+    compare_protocol,
+    missing_from,
+    refuse_with_published,
+)
 
 SMALL_SETS = ("digits", "iris", "wine", "breast-cancer")
 """Data that need no download: what is run by default."""
@@ -58,13 +64,7 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
     ) -> InitConfig:
         """Fill in what is not given: digits and the tables, and less of a large set."""
         if published:
-            given = {"data": data, "trials": trials, "epochs": epochs, "train-size": train_size}
-            for name, value in given.items():
-                if value is not None:
-                    raise InputError(
-                        f"--published with --{name}: the full protocol has its own; leave one of "
-                        "them out"
-                    )
+            refuse_with_published(data=data, trials=trials, epochs=epochs, train_size=train_size)
             data = ALL_SETS
         data = SMALL_SETS if data is None else data
         if train_size is None and not published and any(name not in SMALL_SETS for name in data):
@@ -80,26 +80,17 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
 
     def deviations(self) -> list[str]:
         """What differs from the full protocol, one sentence each; none means the full one."""
-        found = []
-
-        def compare(name: str, value: object, full: object) -> None:
-            if value != full:
-                found.append(f"{name}: {value} instead of {full}")
-
-        for name, own, full in (
-            ("data", self.data, ALL_SETS),
-            ("models", self.models, tuple(MODELS)),
-        ):
-            if missing := [one for one in full if one not in own]:
-                found.append(f"{name}: without {', '.join(missing)}")
-        compare("training samples", "all" if self.train_size is None else self.train_size, "all")
-        compare("epochs", self.epochs, EPOCHS)
-        compare("trials", self.trials, TRIALS)
-        compare("learning rates on images", _listed(self.image_rates), _listed(IMAGE_RATES))
-        compare("learning rates on tables", _listed(self.table_rates), _listed(TABLE_RATES))
-        compare("splits of a table to choose one", self.tunings, TUNINGS)
-        compare("samples to start from", self.start_rows, START_ROWS)
-        return found
+        found = compare_protocol(
+            ("training samples", self.train_size or "all", "all"),
+            ("epochs", self.epochs, EPOCHS),
+            ("trials", self.trials, TRIALS),
+            ("learning rates on images", _listed(self.image_rates), _listed(IMAGE_RATES)),
+            ("learning rates on tables", _listed(self.table_rates), _listed(TABLE_RATES)),
+            ("splits of a table to choose one", self.tunings, TUNINGS),
+            ("samples to start from", self.start_rows, START_ROWS),
+        )
+        left_out = missing_from("data", self.data, ALL_SETS)
+        return [*left_out, *missing_from("models", self.models, MODELS), *found]
 
 
 def _listed(rates: Sequence[float]) -> str:

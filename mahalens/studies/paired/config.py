@@ -125,3 +125,37 @@ def choose(option: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[st
         if name not in known:
             raise InputError(f"--{option} {name}: unknown; give some of {', '.join(known)}")
     return tuple(name for name in known if name in wanted)
+
+
+def refuse_with_published(**given: object) -> None:
+    """Refuse options that the full protocol has its own of; those that are None were not given."""
+    for name, value in given.items():
+        if value is not None:
+            told = ",".join(value) if isinstance(value, (list, tuple)) else value
+            raise InputError(
+                f"--published with --{name.replace('_', '-')} {told}: the full protocol has its "
+                "own; leave one of them out"
+            )
+
+
+def compare_protocol(*lines: tuple[str, object, object]) -> list[str]:
+    """What differs from the full protocol, from names, values and the full protocol's values.
+
+    >>> compare_protocol(("epochs", 2_000, 5_000), ("trials", 10, 10))
+    ['epochs: 2,000 instead of 5,000']
+    """
+
+    def shown(value: object) -> str:
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return [f"{name}: {shown(v)} instead of {shown(full)}" for name, v, full in lines if v != full]
+
+
+def missing_from(name: str, have: Sequence[str], full: Iterable[str]) -> list[str]:
+    """What of the full protocol a run leaves out.
+
+    >>> missing_from("models", ["a"], ["a", "b"])
+    ['models: without b']
+    """
+    missing = [one for one in full if one not in have]
+    return [f"{name}: without {', '.join(missing)}"] if missing else []

@@ -8,7 +8,12 @@ from mahalens.data.catalogue import TABLES
 from mahalens.data.problems import GROUP, SEQUENCES
 from mahalens.errors import InputError
 from mahalens.studies.options import check_count
-from mahalens.studies.paired.config import PairedConfig, choose
+from mahalens.studies.paired.config import (
+    PairedConfig,
+    choose,
+    compare_protocol,
+    refuse_with_published,
+)
 from mahalens.studies.transfer.models import ALL, DEFAULT, SEQUENCES_ONLY
 
 TABLE_SETS = (*TABLES, "digits")
@@ -67,13 +72,7 @@ class TransferConfig(PairedConfig, frozen=True, kw_only=True):
         (('iris', 'wine', 'breast-cancer', 'digits'), 3, 300)
         """
         if published:
-            given = {"trials": trials, "epochs": epochs, "train-size": train_size, "data": data}
-            for option, value in given.items():
-                if value is not None:
-                    raise InputError(
-                        f"--published with --{option}: the full protocol has its own; leave one "
-                        "of them out"
-                    )
+            refuse_with_published(trials=trials, epochs=epochs, train_size=train_size, data=data)
             data, trials, models = FULL_DATA, FULL_TRIALS, ALL if models is None else models
         without = None
         if data is None:
@@ -104,13 +103,11 @@ class TransferConfig(PairedConfig, frozen=True, kw_only=True):
                 found.append(f"{what} besides: {', '.join(added)}")
         if self.without:
             found.append(self.without)
-        for what, value, wanted in (
+        found += compare_protocol(
             ("trials", self.trials, FULL_TRIALS),
             ("epochs", self.epochs, FULL_EPOCHS),
             ("training samples", self.train_size or "all", "all"),
-        ):
-            if value != wanted:
-                found.append(f"{what}: {value} instead of {wanted}")
+        )
         return found
 
 
