@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: demo test setup lint types tests bench bench-quick clean
-BENCHMARKS := trials scaling overheads ellipsoids representation audit
+BENCHMARKS := trials scaling overheads ellipsoids representation audit building
 
 demo: $(READY)
 	$(BIN)/mahalens run gaussian --dim 2 --out runs/demo --force
@@ -47,6 +47,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/ellipsoids.py --json docs/benchmarks/ellipsoids.json
 	$(BIN)/python benchmarks/representation.py --json docs/benchmarks/representation.json
 	$(BIN)/python benchmarks/audit.py --json docs/benchmarks/audit.json
+	$(BIN)/python benchmarks/building.py --json docs/benchmarks/building.json
 	$(BIN)/python docs/benchmarks.py
 
 bench-quick: $(READY)

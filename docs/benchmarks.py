@@ -238,7 +238,24 @@ def audit(record: dict[str, Any]) -> str:
     return table([*head, "of all three", "memory", "with 4 x samples"], rows)
 
 
+def building(record: dict[str, Any]) -> str:
+    """Layers, heads and starts beside what one would use instead."""
+    rows = []
+    for case in record["cases"]:
+        name, rival = case["case"].rsplit(": ", 1)
+        rows.append(
+            [
+                name,
+                seconds(case["ours_s"]),
+                f"{rival}, {seconds(case['baseline_s'])}",
+                f"{number(case['ratio'])} x",
+            ]
+        )
+    return table(["case", "ours", "instead", "faster"], rows)
+
+
 MAKERS = {
+    "building": ("building", building),
     "audit": ("audit", audit),
     "representation": ("representation", representation),
     "ellipsoids": ("ellipsoids", ellipsoids),
