@@ -73,8 +73,9 @@ def list_() -> None:
         ("Data", DATA),
     ):
         click.echo(f"{title}:")
+        width = max(18, *map(len, entries))
         for name, text in entries.items():
-            click.echo(f"  {name:<18} {text}")
+            click.echo(f"  {name:<{width}} {text}")
 
 
 @cli.command()

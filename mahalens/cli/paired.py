@@ -32,7 +32,11 @@ def paired_options(
             metavar="NAME|FILE,...",
             help=f"Data sets: names of `mahalens data list`, or files.  [default: {data}]",
         ),
-        click.option("--models", type=CommaSeparated(), help=f"Some of:  [default: {models}]"),
+        click.option(
+            "--models",
+            type=CommaSeparated(),
+            help=f"Models, see `mahalens list`.  [default: {models}]",
+        ),
         click.option("--trials", type=int, help=f"Trials of each model.  [default: {trials}]"),
         click.option("--epochs", type=int, help=f"Epochs of training.  [default: {epochs}]"),
         click.option("--train-size", type=int, help=f"Most training samples.  [default: {size}]"),

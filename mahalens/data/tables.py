@@ -22,7 +22,7 @@ def load_table(name: str) -> LabelledData:
     features have units of their own and are standardised one by one by whoever trains on them.
 
     >>> load_table("wine")
-    LabelledData('wine', 125 + 53 samples, inputs=13, classes=3, largest=1680)
+    LabelledData('wine', 126 + 52 samples, inputs=13, classes=3, largest=1680)
     """
     try:
         module = import_module("sklearn.datasets")

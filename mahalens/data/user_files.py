@@ -97,16 +97,17 @@ def _split(count: int) -> tuple[Tensor, Tensor]:
 
 
 def samples_of(name: str, x: Tensor) -> Tensor:
-    """Samples [N, ...] of real numbers without NaN, or an error that says what they are."""
+    """Samples [N, ...] of finite real numbers, or an error that says what they are."""
     if x.ndim < 2 or 0 in x.shape:
         advice = "; a single value per sample is [N, 1]" if x.ndim == 1 else ""
         raise InputError(f"{name} has shape {list(x.shape)}, wanted [N, ...]{advice}")
     if x.is_complex() or x.dtype == torch.bool:
         raise InputError(f"{name} is {dtype_name(x.dtype)}, wanted real numbers")
-    if x.is_floating_point() and bool(x.isnan().any()):
-        bad = x.isnan().flatten(1).any(1).nonzero()
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        what = "NaN" if bool(x.isnan().any()) else "an infinite value"
+        bad = (~x.isfinite()).flatten(1).any(1).nonzero()
         raise InputError(
-            f"{name} has NaN in {len(bad)} of {len(x)} samples, the first at [{int(bad[0])}]; "
+            f"{name} has {what} in {len(bad)} of {len(x)} samples, the first at [{int(bad[0])}]; "
             f"remove or repair them"
         )
     return x

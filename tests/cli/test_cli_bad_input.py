@@ -80,8 +80,8 @@ def test_models_of_nothing_but_spaces(fails):
         ("--fly", "No such option"),
         (
             "run",
-            "run what? give a study (gaussian, ellipsoids, representation, perturbation) or "
-            "--resume DIR",
+            "run what? give a study (gaussian, ellipsoids, representation, perturbation, "
+            "activations, init, hybrid, heads, transfer) or --resume DIR",
         ),
         ("run fly", "No such command 'fly'"),
         ("run gaussian", "Missing option '--out'"),

@@ -61,6 +61,12 @@ def test_list(cli):
         "Models of representation:",
         "Pixels of representation:",
         "Engines of representation:",
+        "Models of init:",
+        "Models of activations:",
+        "Solvers of activations:",
+        "Models of hybrid:",
+        "Models of heads:",
+        "Models of transfer:",
         "Data:",
     ]
 

@@ -21,8 +21,8 @@ def test_a_small_run(cli, tmp_path):
     ("options", "words"),
     [
         (("--models", "abs-33"), "--models abs-33: unknown; give some of abs-0"),
-        (("--hidden", "12"), "--hidden 12: give a multiple of 8"),
-        (("--narrow", "2"), "--narrow 2: give a multiple of 4"),
+        (("--hidden", "12"), "--hidden 12: give 8 or a multiple of it"),
+        (("--narrow", "2"), "--narrow 2: give 4 or a multiple of it"),
         (("--trials", "0"), "--trials 0: give a whole number of at least 1"),
         (("--published", "--epochs", "3"), "--published with --epochs 3"),
         (("--data", "no-such-set"), "no-such-set"),

@@ -178,7 +178,7 @@ class TestFiles:
             ({"a": X, "b": X}, "it has a, b, and an audit feeds a network one"),
             ({"x": X, "y": Y[:5]}, "x has 20 samples and y 5 labels"),
             ({"x": np.where(X > 2, np.nan, X)}, "x has NaN in"),
-            ({"x": np.where(X > 1, np.inf, X)}, "x has infinite values"),
+            ({"x": np.where(X > 1, np.inf, X)}, "x has an infinite value in"),
             ({"x": X[:0]}, "x has shape [0, 6]"),
             ({"x": X[:, 0]}, "a single value per sample is [N, 1]"),
             ({"x": X, "y": Y - 1}, "not whole numbers from 0 on"),

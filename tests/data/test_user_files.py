@@ -181,8 +181,10 @@ class TestRefused:
     def test_infinite(self, write):
         bad = X.copy()
         bad[3, 2] = np.inf
-        assert "NaN or infinite" in refused(write(x=bad, y=Y, test_x=X, test_y=Y))
-        assert "NaN or infinite" in refused(write(x=X, y=Y, test_x=bad, test_y=Y))
+        said = "has an infinite value in 1 of 20 samples, the first at [3]"
+        assert f"x {said}" in refused(write(x=bad, y=Y))  # before they are shuffled and split
+        assert f"x {said}" in refused(write(x=bad, y=Y, test_x=X, test_y=Y))
+        assert f"test_x {said}" in refused(write(x=X, y=Y, test_x=bad, test_y=Y))
 
     def test_too_large_for_float32(self, write):
         x = X.astype(np.float64) * 1e60

@@ -125,15 +125,15 @@ def written(folder, y, test_y=None, **more):
 @pytest.mark.parametrize(
     ("labels", "test", "more", "said"),
     [
-        (np.arange(60) % 4, None, {}, r"3 known classes, of which 6 would be held out; give at le"),
+        (np.arange(60) % 4, None, {}, r"3 known classes, of which 6 would be held out, and 40 are"),
         (
             np.arange(400) % 4,
             None,
             {"reject_rate": 0.001},
-            r"held out; give at least 5015",
+            r"1000 are wanted for --reject-rate 0.001; give about 6,772 training",
         ),
         (np.arange(400) % 4, None, {"train_size": 40}, r"training samples of 3 known classes"),
-        ([0] * 300 + [1] * 300 + [2] * 4, [0, 1, 2], {}, r"a class has 4 training samples; give"),
+        ([0] * 300 + [1] * 300 + [2] * 4, [0, 1, 2], {}, r"class 2 has 4 training samples; give"),
         (np.arange(400) % 4, [2, 2], {}, r"are of 1 classes, and 1 are left out"),
     ],
 )

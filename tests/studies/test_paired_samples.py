@@ -94,3 +94,10 @@ class TestChecks:
     def test_facts(self):
         (told,) = check_sets(("iris",), 30).values()
         assert (told["training_samples"], told["inputs"], told["classes"]) == (30, 4, 3)
+
+    def test_labels_with_a_gap(self, tmp_path):
+        rng = np.random.default_rng(0)
+        np.savez(tmp_path / "gap.npz", x=rng.random((60, 2)), y=np.array([0, 1, 7] * 20))
+        with pytest.raises(InputError, match="no training sample has the label 2") as error:
+            check_sets((str(tmp_path / "gap.npz"),), None)
+        assert "\n" not in str(error.value)

@@ -13,7 +13,7 @@ from mahalens.errors import InputError
 from mahalens.studies.heads.config import OTHER, HeadsConfig
 from mahalens.studies.heads.task import held_share, known_of
 from mahalens.studies.paired.config import part_of
-from mahalens.studies.paired.samples import check_sets, is_split_anew, whole_set
+from mahalens.studies.paired.samples import check_sets, is_split_anew, option_of, whole_set
 
 FEWEST_HELD = 40
 """So many held-out samples at least are wanted to set a temperature and a threshold."""
@@ -59,19 +59,22 @@ def _check_other(data: str) -> None:
 def _check_sizes(config: HeadsConfig, data: str, whole: LabelledData, known: int) -> None:
     """See that enough is held out, whichever classes are known."""
     share = 1.0 if config.train_size is None else min(1.0, config.train_size / len(whole.y))
-    sizes = torch.bincount(whole.y)
-    smallest = sizes[sizes > 0].sort().values[:known].double() * share
-    if is_split_anew(data):
-        smallest *= 0.7
-    if float(smallest[0]) < FEWEST_OF_CLASS:
+    given = option_of(data, config.train_size)
+    sizes = torch.bincount(whole.y).double() * share * (0.7 if is_split_anew(data) else 1.0)
+    rarest = int(sizes.argmin())
+    if float(sizes[rarest]) < FEWEST_OF_CLASS:
+        count = math.floor(sizes[rarest])
         raise InputError(
-            f"--data {data}: a class has {math.floor(smallest[0])} training samples; give at least "
-            f"{FEWEST_OF_CLASS} of each"
+            f"{given}: class {rarest} has {count} training sample{'' if count == 1 else 's'}; give "
+            f"at least {FEWEST_OF_CLASS} of each"
         )
+    smallest = sizes.sort().values[:known]
     held = int((smallest * held_share(int(smallest.sum()))).floor().sum())
     fewest = max(FEWEST_HELD, math.ceil(1 / config.reject_rate))
     if held < fewest:
+        enough = 5 * (fewest + known) * share * len(whole.y) / float(smallest.sum())
         raise InputError(
-            f"--data {data}: {math.floor(smallest.sum())} training samples of {known} known "
-            f"classes, of which {held} would be held out; give at least {5 * (fewest + known)}"
+            f"{given}: {math.floor(smallest.sum())} training samples of {known} known classes, of "
+            f"which {held} would be held out, and {fewest} are wanted for --reject-rate "
+            f"{config.reject_rate:g}; give about {math.ceil(enough):,} training samples in all"
         )

@@ -76,9 +76,9 @@ def check_units(option: str, units: int, parts: int) -> None:
 
     >>> check_units("narrow", 6, 4)
     Traceback (most recent call last):
-    mahalens.errors.InputError: --narrow 6: give a multiple of 4, so that every share is whole units
+    mahalens.errors.InputError: --narrow 6: give 4 or a multiple of it, so that shares are whole
     """
     if units < parts or units % parts:
         raise InputError(
-            f"--{option} {units}: give a multiple of {parts}, so that every share is whole units"
+            f"--{option} {units}: give {parts} or a multiple of it, so that shares are whole"
         )

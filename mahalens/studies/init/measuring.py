@@ -24,6 +24,7 @@ from mahalens.studies.paired.samples import (
     Samples,
     check_sets,
     is_split_anew,
+    option_of,
     samples_of,
     whole_set,
 )
@@ -36,18 +37,19 @@ def check(config: InitConfig) -> Mapping[str, Mapping[str, Any]]:
     """Load all data, and see that every start can be computed from them."""
     facts = check_sets(config.data, config.train_size)
     for data in config.data:
-        samples = _samples(config, data, 0)
+        samples, given = _samples(config, data, 0), option_of(data, config.train_size)
         units = hidden_units(samples)
         if len(samples.y) < 2 * units:
             raise InputError(
-                f"--data {data}: {len(samples.y)} training samples for a hidden layer of {units} "
+                f"{given}: {len(samples.y)} training samples for a hidden layer of {units} "
                 f"units; give at least {2 * units}"
             )
-        rarest = int(torch.bincount(samples.y, minlength=samples.classes).min())
-        if rarest < 2:
+        sizes = torch.bincount(samples.y, minlength=samples.classes)
+        if int(sizes.min()) < 2:
             raise InputError(
-                f"--data {data}: a class has {rarest} of the {len(samples.y)} training samples; "
-                "give at least 2 of each"
+                f"{given}: class {int(sizes.argmin())} has "
+                f"{int(sizes.min())} of the {len(samples.y)} training samples; give at least 2 of "
+                "each"
             )
     return facts
 

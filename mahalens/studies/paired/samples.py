@@ -56,7 +56,7 @@ def samples_of(data: str, *, seed: int, trial: int, train_size: int | None) -> S
 
     >>> one = samples_of("wine", seed=0, trial=0, train_size=None)
     >>> one.x.shape, one.test_x.shape, bool(one.x.mean(0).abs().max() < 1e-6)
-    (torch.Size([125, 13]), torch.Size([53, 13]), True)
+    (torch.Size([126, 13]), torch.Size([52, 13]), True)
     """
     whole = whole_set(data)
     if is_split_anew(data):
@@ -87,7 +87,7 @@ def check_sets(data: Sequence[str], train_size: int | None) -> dict[str, dict[st
     """Load every set and see that a study can be made with it; what a summary says of each.
 
     Raises :class:`~mahalens.errors.InputError` for a set that is not there (the message says which
-    command gets it), has one class, or fewer training samples than ``train_size`` has classes.
+    command gets it), has one class, labels with gaps, or more classes than ``train_size``.
     """
     from mahalens.studies.paired.config import part_of
 
@@ -96,6 +96,13 @@ def check_sets(data: Sequence[str], train_size: int | None) -> dict[str, dict[st
         whole = whole_set(name)
         if whole.classes < 2:
             raise InputError(f"--data {name}: has one class; there is nothing to tell apart")
+        empty = (torch.bincount(whole.y, minlength=whole.classes) == 0).nonzero()
+        if len(empty):
+            raise InputError(
+                f"--data {name}: no training sample has the label {int(empty[0])}, and there are "
+                f"labels up to {whole.classes - 1}; number the classes without gaps, for example "
+                "with numpy.unique(y, return_inverse=True)"
+            )
         if float(whole.x.min()) == float(whole.x.max()):
             raise InputError(f"--data {name}: all values are equal; nothing can be learned")
         if train_size is not None and train_size < whole.classes:
@@ -112,6 +119,15 @@ def check_sets(data: Sequence[str], train_size: int | None) -> dict[str, dict[st
             "source": whole.source,
         }
     return facts
+
+
+def option_of(data: str, train_size: int | None) -> str:
+    """The options that decide how many samples there are, for a message.
+
+    >>> option_of("iris", None), option_of("iris", 30)
+    ('--data iris', '--data iris --train-size 30')
+    """
+    return f"--data {data}" + ("" if train_size is None else f" --train-size {train_size}")
 
 
 def _split(whole: LabelledData, generator: torch.Generator) -> LabelledData:

@@ -14,7 +14,13 @@ from mahalens.data.catalogue import TABLES
 from mahalens.data.series import load_series
 from mahalens.errors import InputError
 from mahalens.studies.paired.config import part_of
-from mahalens.studies.paired.samples import Samples, check_sets, standardise, whole_set
+from mahalens.studies.paired.samples import (
+    Samples,
+    check_sets,
+    option_of,
+    standardise,
+    whole_set,
+)
 from mahalens.studies.transfer.config import TransferConfig, is_sequence
 
 FOLDS = 4
@@ -111,8 +117,8 @@ def check(config: TransferConfig) -> dict[str, dict[str, Any]]:
         told = facts[part_of(data)]
         if told["training_samples"] < FOLDS:
             raise InputError(
-                f"--data {data}: {told['training_samples']} training samples; wanted at least "
-                f"{FOLDS}, some to be held out"
+                f"{option_of(data, config.train_size)}: {told['training_samples']} training "
+                f"samples; wanted at least {FOLDS}, some to be held out"
             )
         shape = series_shape(data)
         if shape is not None:
