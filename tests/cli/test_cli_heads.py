@@ -32,7 +32,7 @@ def test_a_run_and_its_report(cli, tmp_path):
     [
         (("--models", "best"), "--models best: unknown; give some of softmax, energy"),
         (("--data", "breast-cancer"), "has 2 classes, and one is left out"),
-        (("--data", "iris"), "would be held out; give at least"),
+        (("--data", "iris"), "would be held out, and 40 are wanted"),
         (("--reject-rate", "0"), "--reject-rate 0.0: give a number between 0 and 1"),
         (("--compactness", "-1"), "--compactness -1.0: give a number of at least 0"),
         (("--published", "--trials", "3"), "--published with --trials 3"),
