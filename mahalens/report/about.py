@@ -11,8 +11,8 @@ from mahalens.report.views import view_of
 _FEW = 3  # data sets that can be named with their sizes
 
 
-def about(summary: Mapping[str, Any]) -> str:
-    """A sentence or a few.
+def about(summary: Mapping[str, Any], brief: bool = False) -> str:
+    """A sentence or a few; ``brief`` where the page has told what was scaled and what to mind.
 
     >>> about({"protocol": "scaled", "scaled": ["trials: 5 instead of 20"],
     ...        "facts": {"data": "digits", "training_samples": 1437, "test_samples": 360}})
@@ -25,13 +25,19 @@ def about(summary: Mapping[str, Any]) -> str:
     >>> about({"study": "hybrid", "protocol": "published",
     ...        "facts": {"data": {"iris": {"training_samples": 105}, "wine": {}}}})
     'Data: Iris (105 training samples), Wine. Full protocol, nothing scaled down.'
+    >>> about({"protocol": "scaled", "scaled": ["trials: 5 instead of 20"],
+    ...        "facts": {"data": "digits"}}, brief=True)
+    'Data: digits. Scaled run: the head of this page says what was changed.'
     """
     parts = view_of(str(summary.get("study", ""))).parts
-    cautions = "".join(f" Mind: {text}." for text in _texts(summary.get("cautions", [])))
+    told = [] if brief else _texts(summary.get("cautions", []))
+    cautions = "".join(f" Mind: {text}." for text in told)
     data = f"Data: {sets}. " if (sets := data_line(summary)) else ""
     if summary["protocol"] == "published":
         protocol = parts.protocol if parts else "Published protocol"
         return f"{data}{protocol}, nothing scaled down.{cautions}"
+    if brief:
+        return f"{data}Scaled run: the head of this page says what was changed."
     scaled = "; ".join(_texts(summary.get("scaled", []))) or "not recorded"
     return f"{data}Scaled: {scaled}.{cautions}"
 

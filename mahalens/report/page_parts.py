@@ -22,11 +22,12 @@ _MANY = 30  # models that lost trials which the head of the page can name
 _WIDE = 3  # columns of verdicts in words that fit beside the statements
 
 
-def about_of(records: RunRecords) -> str:
+def about_of(records: RunRecords, brief: bool = False) -> str:
     """What stands under every table: the data, and what was scaled down."""
     changes = [str(change) for change in records.config.get("scaled", [])]
     if view_of(records.study).parts:
-        return about({**records.summary, "scaled": changes or records.summary.get("scaled", [])})
+        scaled = changes or records.summary.get("scaled", [])
+        return about({**records.summary, "scaled": scaled}, brief)
     return f"Scaled run: {'; '.join(changes)}." if changes else ""
 
 
@@ -62,7 +63,7 @@ def _results(part: RunRecords, view: Parts, metrics: list[str]) -> dict[str, Any
     return {
         "title": part.title,
         "phrase": part.phrase,
-        "about": about_of(part),
+        "about": about_of(part, brief=view.of_data),
         "lines": lines,
         "levels": levels,
         "shown": shown,
@@ -162,8 +163,7 @@ def _cell(part: str, claim: Any) -> dict[str, str]:
     return {
         "part": part,
         "verdict": state,
-        "symbol": VERDICT_SYMBOLS[claim["verdict"]],
-        "sign": MISSING if state == "not measured" else VERDICT_SYMBOLS[claim["verdict"]],
+        "symbol": MISSING if state == "not measured" else VERDICT_SYMBOLS[claim["verdict"]],
         "kind": str(claim["verdict"]).replace(" ", "-"),
         "measured": "" if measured is None else anything(measured),
         "why": str(claim.get("why") or ""),

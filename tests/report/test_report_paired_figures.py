@@ -24,7 +24,7 @@ from mahalens.report.comparisons import is_significant
 from mahalens.report.figures import compared, differences, draw_figures, progress
 from mahalens.report.figures.accuracy_axis import AccuracyScale
 from mahalens.report.figures.metric_axis import PlainScale, scale_of
-from mahalens.report.figures.part_panels import columns_for
+from mahalens.report.figures.part_panels import columns_for, part_panels
 from mahalens.report.figures.style import styled
 from mahalens.report.records import Curve, RunRecords, load_run
 from mahalens.report.views import View, view_of
@@ -222,7 +222,8 @@ def test_a_difference_far_larger_than_most_does_not_hide_them(large: RunRecords)
     figure = drawn(differences, large)
     ax = figure.axes[1]
     assert ax.get_xscale() == "symlog"
-    assert titles(figure)[1] == "MNIST (log scale beyond ±5)"
+    assert titles(figure)[1] == "MNIST"
+    assert ax.get_title(loc="right") == "log scale beyond ±5"
     assert [t.get_text() for t in ax.get_xticklabels()] == ["−50", "−5", "0"]
     low, high = ax.get_xlim()
     assert all(low < np.asarray(line.get_xdata()).min() for line in ax.lines)
@@ -230,6 +231,39 @@ def test_a_difference_far_larger_than_most_does_not_hide_them(large: RunRecords)
     assert high > 0
     # Three long labels would touch: it stands under the middle column alone.
     assert [bool(ax.get_xlabel()) for ax in figure.axes] == [False] * 4 + [True, False]
+
+
+def test_many_small_differences_stand_on_a_plain_axis(run: RunRecords) -> None:
+    """Nearly equal means with wide intervals are not far beyond most: all intervals are alike."""
+    line = run.parts()[0].summary["comparisons"][0]
+    ends = {"difference_ci95_low": -1.5, "difference_ci95_high": 2.0}
+    lines = [{**line, **ends, "mean_difference": 0.01 * place} for place in range(5)]
+    ax = Figure().add_subplot()
+    differences._set_axis(ax, lines, 0.2)
+    assert ax.get_xscale() == "linear"
+    assert ax.get_title(loc="right") == ""
+
+
+def test_models_that_share_all_values_share_a_row_but_by_the_primary_metric(
+    run: RunRecords,
+) -> None:
+    same = run.trials.metrics["test_accuracy"]
+    trials = dataclasses.replace(run.trials, metrics={**run.trials.metrics, "ece": 0 * same + 0.5})
+    other = dataclasses.replace(run, trials=trials)
+    assert rows(drawn(compared, other, "ece").axes[0]) == ["Abs", "Relu", "Half abs half relu"]
+    told = compared.caption(other, "ece")  # one trial of Abs was lost
+    assert "share a row: Relu stands for Leaky relu. " in told
+    flat = dataclasses.replace(run.trials, metrics={"test_accuracy": 0 * same + 90.0})
+    every = dataclasses.replace(run, trials=flat)
+    assert len(rows(drawn(compared, every).axes[0])) == 4
+    assert "share a row" not in compared.caption(every)
+    assert "share a row" not in compared.caption(run, "ece")
+
+
+def test_a_panel_alone_in_its_row_says_what_is_along_it(large: RunRecords) -> None:
+    with styled():
+        _, axes = part_panels([*large.parts(), large.parts()[0]], 1.0, "points")
+    assert [bool(ax.get_xlabel()) for ax in axes] == [False] * 4 + [True, False, True]
 
 
 def test_nothing_measured_is_nothing_drawn(run: RunRecords) -> None:

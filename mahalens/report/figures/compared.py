@@ -34,10 +34,11 @@ def caption(records: RunRecords, metric: str = "") -> str:
         else f"{view.direction} ".lstrip()
     )
     own = "Each data set has an axis of its own. " if len(records.parts()) > 1 else ""
+    shared = _shared_rows(records, view.name)
     return (
-        f"Each mark is a trial. {axis}{own}All models share their trials: two whose clouds overlap "
-        "can still differ in every trial, which the paired tests see. An interval that reaches "
-        "past the edge goes on beyond it."
+        f"Each mark is a trial. {axis}{own}{shared}All models share their trials: two whose clouds "
+        "overlap can still differ in every trial, which the paired tests see. An interval that "
+        "reaches past the edge goes on beyond it."
     )
 
 
@@ -45,9 +46,7 @@ def draw(records: RunRecords, metric: str = "") -> Figure | None:
     """None when no trial has the metric."""
     view = metric_of(records, metric)
     parts = [part for part in records.parts() if measured(part, view.name)]
-    models = models_in_order(
-        (m for p in parts for m in p.trials.model if p.trials.of(m, view.name)), records.study
-    )
+    models = list(_alike(records, view.name))
     if not models:
         return None
     names = {model: plain(model_label(model, records.study)) for model in models}
@@ -71,3 +70,37 @@ def draw(records: RunRecords, metric: str = "") -> Figure | None:
     given = any(published(part, models, view.name) for part in parts)
     legend(figure, entries("a trial", several=several, published=given))
     return figure
+
+
+def _alike(records: RunRecords, metric: str) -> dict[str, list[str]]:
+    """Models with a value, each with the later ones that have the same value in every trial.
+
+    Detectors that read one network have its calibration: five equal rows would look like five
+    findings. By the primary metric, which a reader looks for by name, every model has its row.
+    """
+    parts = records.parts()
+    primary = metric_of(records, "").name == metric
+    found: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
+    names = (m for part in parts for m in part.trials.model if part.trials.of(m, metric))
+    for model in models_in_order(names, records.study):
+        values = repr([sorted(part.trials.of(model, metric).items()) for part in parts])
+        if values in first and not primary:
+            found[first[values]].append(model)
+        else:
+            first[values] = model
+            found[model] = []
+    return found
+
+
+def _shared_rows(records: RunRecords, metric: str) -> str:
+    """Which models share a row, as a sentence; empty if none do."""
+    told = [
+        f"{model_label(model, records.study)} stands for "
+        + " and ".join(model_label(other, records.study) for other in others)
+        for model, others in _alike(records, metric).items()
+        if others
+    ]
+    return f"Models with the same values in all trials share a row: {'; '.join(told)}. " * bool(
+        told
+    )

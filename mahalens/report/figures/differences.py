@@ -16,12 +16,12 @@ from mahalens.report.figures.rows import plain_rows, room_for_rows
 from mahalens.report.figures.style import GREY, INK, key, legend, plain
 from mahalens.report.figures.trial_rows import no_value
 from mahalens.report.networks import named_in_full
-from mahalens.report.numbers import is_number, number
+from mahalens.report.numbers import is_number
 from mahalens.report.records import RunRecords
 
 _BETTER, _WORSE = "#0072B2", "#D55E00"
 _LETTER = 0.075  # inches, of the names of rows
-_FAR = 8.0  # times the median: from there on a linear axis would hide the small differences
+_FAR = 8.0  # times the median reach: from there on a linear axis would hide the others
 _SOME = 4  # differences of which it makes sense to ask what most of them are like
 
 
@@ -139,14 +139,13 @@ def _draw_pair(ax: Axes, line: dict[str, Any], place: float, metric: MetricView)
 
 
 def _set_axis(ax: Axes, lines: list[dict[str, Any]], gap: float) -> None:
-    """Limits and ticks; where some differences are far larger than most, a log scale for those."""
+    """Limits and ticks; where some differences reach far beyond most, a log scale for those."""
     named = ("mean_difference", "difference_ci95_low", "difference_ci95_high")
-    values = [float(line[n]) for line in lines for n in named if is_number(line.get(n))]
-    low, high = min(0.0, *values), max(0.0, *values)
+    given = [[float(line[n]) for n in named if is_number(line.get(n))] for line in lines]
+    low, high = min(0.0, *map(min, given)), max(0.0, *map(max, given))
     ends = ((low, -1.0), (high, 1.0))
     most = max(2, min(6, int(1 / gap) - 1))
-    sizes = np.abs([float(line["mean_difference"]) for line in lines])
-    typical = float(np.median(sizes))
+    typical = float(np.median([max(map(abs, values)) for values in given]))
     if len(lines) < _SOME or typical == 0 or max(-low, high) <= _FAR * typical:
         room = 0.05 * (high - low) or 0.5
         ax.set_xlim(low - room, high + room)
@@ -155,13 +154,14 @@ def _set_axis(ax: Axes, lines: list[dict[str, Any]], gap: float) -> None:
     edge = _round_down(2 * typical)
     ax.set_xscale("symlog", linthresh=edge, linscale=1.0)
     ax.set_xlim(*(end * 1.4 if abs(end) > edge else end + s * edge / 5 for end, s in ends))
-    far = (sign * _round_down(abs(end)) for end, sign in ends if abs(end) > 2 * edge)
+    far = (sign * _round_down(abs(end)) for end, sign in ends if abs(end) > 4 * edge)
     near = (sign * edge for end, sign in ends if abs(end) >= edge)
     ticks = sorted({0.0, *near, *far})
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticks(ticks, [number(tick).replace("-", "−") for tick in ticks])
-    told = f"{ax.get_title(loc='left')} (log scale beyond ±{number(edge)})"
-    ax.set_title(told, loc="left", fontsize=9)
+    ax.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+    # Beside the title, not in it: with the name of a data set it would be too long.
+    told = ax.set_title(f"log scale beyond ±{edge:g}", loc="right", fontsize=8, color=GREY)
+    told.set_fontweight("normal")
 
 
 def _round_down(value: float) -> float:

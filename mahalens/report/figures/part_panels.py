@@ -34,15 +34,17 @@ def part_panels(
 ) -> tuple[Figure, list[Axes]]:
     """Panels with the titles of the parts, and ``along`` below the last of each column.
 
-    Below three columns it stands once, under the middle one: it is too long for each. ``below``
-    are inches left for the legend.
+    Below three columns it stands once, under the middle one, as it is too long for each, and
+    under a panel that has the last row to itself. ``below`` are inches left for the legend.
     """
     columns = columns_for(len(parts))
     figure, axes = panels(len(parts), columns, height, extra_height=below, **options)
+    alone = len(parts) - 1 if len(parts) % columns == 1 else None
     for place, (ax, part) in enumerate(zip(axes, parts, strict=True)):
         ax.set_title(plain(part.title), loc="left")
         ax.tick_params(labelbottom=True)  # also where a panel stands below
-        if place + columns >= len(parts) and (columns < 3 or place % columns == 1):
+        last = place + columns >= len(parts)
+        if last and (columns < 3 or place % columns == 1 or place == alone):
             ax.set_xlabel(plain(along))
     return figure, axes
 
