@@ -20,6 +20,7 @@ from mahalens.report.views import Parts, view_of
 _FEW = 24  # tests that can be shown without folding them away
 _MANY = 30  # models that lost trials which the head of the page can name
 _WIDE = 3  # columns of verdicts in words that fit beside the statements
+_DENSE = 7  # columns of signs with a number beside each
 
 
 def about_of(records: RunRecords, brief: bool = False) -> str:
@@ -106,10 +107,13 @@ def _ends(part: RunRecords) -> str:
 def ledger(records: RunRecords, view: Parts) -> dict[str, Any]:
     """Statements with a verdict for each part the run has; of others, how many were not put.
 
-    With many parts a verdict is a sign; above the statements of a paired study stands how many
-    hold, part by part.
+    With many parts a verdict is a sign, with more of them one without its number; above the
+    statements of a paired study stands how many hold, part by part. What such a study measured
+    on no data set, as for models that were left out, stands apart.
     """
-    found = statements(records.summary["claims"])
+    every = statements(records.summary["claims"])
+    unmeasured = [own for own in every if view.of_data and _unmeasured(own)]
+    found = [own for own in every if own not in unmeasured]
     held = [part.part for part in records.parts()]
     put = [part for statement in found for part in statement.claims if part]
     columns = [part for part in held if part in put] if view.of_data else list(dict.fromkeys(put))
@@ -125,11 +129,13 @@ def ledger(records: RunRecords, view: Parts) -> dict[str, Any]:
     return {
         "columns": [view.short(part) if view.of_data else view.title(part) for part in columns],
         "compact": len(columns) > _WIDE,
+        "dense": len(columns) > _DENSE,
         "absent": (
             f"{len(absent)} claims about {asked} were not measured: this run has none."
             if absent
             else ""
         ),
+        "unmeasured": [statement.text for statement in unmeasured],
         "totals": [_totals(found, part) for part in columns] if view.of_data else [],
         "statements": [
             {
@@ -144,6 +150,10 @@ def ledger(records: RunRecords, view: Parts) -> dict[str, Any]:
             if "" in statement.claims or any(part in columns for part in statement.claims)
         ],
     }
+
+
+def _unmeasured(statement: Statement) -> bool:
+    return all(state_of(claim) == "not measured" for claim in statement.claims.values())
 
 
 def _totals(found: list[Statement], part: str) -> str:

@@ -442,6 +442,40 @@ def test_many_data_sets_and_claims_have_signs(tmp_path: Path) -> None:
     assert 'colspan="6"' in whole
 
 
+def test_more_data_sets_still_fit_beside_each_other(tmp_path: Path) -> None:
+    more = (*PARTS, "gunpoint", "arrow-head")
+    folder = write_paired(tmp_path / "run", models=("abs", "relu"), parts=more, trials=2)
+    html = section(render_page(load_run(folder), []), "claims")
+    assert 'class="ledger compact dense"' in html
+    row = html[html.index("Half Abs beats number 0") :]
+    row = row[row.index("<td") : row.index("</tr>")]
+    assert 'title="holds (1.25)"' in row  # the number is there for who asks
+    assert "1.25" not in plain(row)
+    assert "Beside a verdict" not in html
+
+
+def test_what_no_data_set_measured_stands_apart(run: RunRecords) -> None:
+    lost = [
+        {**claim, "verdict": "not measured", "why": "This run has no numbers for it."}
+        if "number 0" in claim["statement"]
+        else claim
+        for claim in run.summary["claims"]
+    ]
+    html = section(
+        render_page(dataclasses.replace(run, summary={**run.summary, "claims": lost}), []), "claims"
+    )
+    table, after = html.split("</table>")
+    assert "number 0" not in table
+    assert "1 statement not measured by this run Half Abs beats number 0" in plain(after)
+    assert "Claims that hold 0 of 3 1 of 3" in plain(table)
+    assert "not measured by this run" not in section(render_page(run, []), "claims")
+    every = [{**claim, "verdict": "not measured", "why": ""} for claim in lost]
+    bare = dataclasses.replace(run, summary={**run.summary, "claims": every})
+    html = section(render_page(bare, []), "claims")
+    assert "5 statements not measured" in plain(html)
+    assert "<table" not in html
+
+
 # ---------------------------------------------------------------- page
 
 
