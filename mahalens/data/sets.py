@@ -27,9 +27,9 @@ __all__ = ["DIGITS_TEST", "LabelledData", "load_set"]
 
 DIGITS_TEST = 360  # the last fifth, in scikit-learn's order
 WANTED = (
-    f"one of {', '.join((*SETS, *TABLES, *SEQUENCES))}, or a folder with four IDX files, "
-    f"{TRAIN_IMAGES} and so on, or with the batches of CIFAR-10, or an .npz or .safetensors file "
-    f"with x and y, or a file of series ending in _TRAIN.ts"
+    f"one of {', '.join((*SETS, *TABLES))} or of the sequences that `mahalens data list` names, an "
+    f".npz or .safetensors file with x and y, a file of series ending in _TRAIN.ts, or a folder "
+    f"with IDX files or the batches of CIFAR-10"
 )
 
 

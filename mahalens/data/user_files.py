@@ -98,7 +98,9 @@ def _split(count: int) -> tuple[Tensor, Tensor]:
 
 def samples_of(name: str, x: Tensor) -> Tensor:
     """Samples [N, ...] of finite real numbers, or an error that says what they are."""
-    if x.ndim < 2 or 0 in x.shape:
+    if 0 in x.shape:
+        raise InputError(f"{name} has shape {list(x.shape)}, which holds no value; wanted samples")
+    if x.ndim < 2:
         advice = "; a single value per sample is [N, 1]" if x.ndim == 1 else ""
         raise InputError(f"{name} has shape {list(x.shape)}, wanted [N, ...]{advice}")
     if x.is_complex() or x.dtype == torch.bool:
@@ -177,6 +179,9 @@ def _read_npz(file: Path) -> dict[str, Tensor]:
 
 
 def _tensor(name: str, array: np.ndarray, file: Path) -> Tensor:
+    if array.dtype.kind in "US":
+        advice = "; np.unique(y, return_inverse=True)[1] numbers classes" if "y" in name else ""
+        raise InputError(f"{file}: {name} is text, wanted numbers{advice}")
     if array.dtype.kind not in "buif" or array.dtype.itemsize > 8:
         raise InputError(f"{file}: {name} is {array.dtype}, wanted numbers of up to 64 bits")
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)

@@ -230,9 +230,15 @@ class TestRefused:
         np.savez(tmp_path / "mine.npz", x=values, y=Y)
         assert "wanted" in refused(tmp_path / "mine.npz")
 
+    @pytest.mark.parametrize("shape", [(0, 4), (20, 0), (0,)])
+    def test_no_values(self, tmp_path, shape):
+        np.savez(tmp_path / "mine.npz", x=np.zeros(shape), y=np.zeros(shape[0]))
+        assert "which holds no value; wanted samples" in refused(tmp_path / "mine.npz")
+
     def test_labels_as_text(self, tmp_path):
         np.savez(tmp_path / "mine.npz", x=X, y=np.array(["cat"] * 20))
-        assert "y is <U3, wanted numbers" in refused(tmp_path / "mine.npz")
+        text = refused(tmp_path / "mine.npz")
+        assert "y is text, wanted numbers; np.unique(y, return_inverse=True)[1] numbers" in text
 
     def test_no_such_file(self, tmp_path):
         text = refused(tmp_path / "mine.npz")

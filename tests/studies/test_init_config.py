@@ -62,14 +62,21 @@ def test_all_that_is_scaled_is_said():
     assert "abs-cluster-pca," in told.split("models: without ")[1]
 
 
+def test_the_full_protocol_on_sets_of_ones_choice():
+    config = InitConfig.with_defaults(published=True, data=["mnist"])
+    assert (config.data, config.train_size, config.trials) == (("mnist",), None, 10)
+    told = config.deviations()
+    assert told == ["data: without digits, iris, wine, breast-cancer, fashion-mnist"]
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"models": ["abs-magic"]}, "abs-magic: unknown"),
         ({"published": True, "trials": 3}, "--published with --trials"),
-        ({"published": True, "data": ["iris"]}, "--published with --data"),
         ({"trials": 0}, "--trials 0"),
         ({"data": ["iris", "iris"]}, "given twice"),
+        ({"models": ["abs-lsuv", "abs-lsuv"]}, "--models: 'abs-lsuv' is given twice; give it once"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options, told):

@@ -59,6 +59,10 @@ class TestDefaults:
         assert (config.data, config.models, config.trials) == (FULL_DATA, ALL, 30)
         assert config.deviations() == []
         assert made(published=True, models=["knn"]).models == ("knn",)
+        some = made(published=True, data=["tables"])
+        assert (some.data, some.trials) == (made(data=["tables"]).data, 30)
+        assert some.models == config.models
+        assert some.deviations() == ["4 of 12 data sets"]
 
     def test_groups_and_files(self):
         assert made(data=["tables"]).data == TABLE_SETS
@@ -80,10 +84,6 @@ class TestDefaults:
             (
                 {"published": True, "trials": 3},
                 "--published with --trials 3: the full protocol has",
-            ),
-            (
-                {"published": True, "data": ["wine"]},
-                "--published with --data wine: the full protocol",
             ),
         ],
     )

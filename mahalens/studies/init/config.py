@@ -64,9 +64,9 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
     ) -> InitConfig:
         """Fill in what is not given: digits and the tables, and less of a large set."""
         if published:
-            refuse_with_published(data=data, trials=trials, epochs=epochs, train_size=train_size)
-            data = ALL_SETS
-        data = SMALL_SETS if data is None else data
+            refuse_with_published(trials=trials, epochs=epochs, train_size=train_size)
+        if data is None:
+            data = ALL_SETS if published else SMALL_SETS
         if train_size is None and not published and any(name not in SMALL_SETS for name in data):
             train_size = LARGE_SIZE
         return cls(

@@ -124,6 +124,8 @@ def choose(option: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[st
     for name in wanted:
         if name not in known:
             raise InputError(f"--{option} {name}: unknown; give some of {', '.join(known)}")
+        if wanted.count(name) > 1:
+            raise InputError(f"--{option}: {name!r} is given twice; give it once")
     return tuple(name for name in known if name in wanted)
 
 

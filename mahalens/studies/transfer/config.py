@@ -72,8 +72,9 @@ class TransferConfig(PairedConfig, frozen=True, kw_only=True):
         (('iris', 'wine', 'breast-cancer', 'digits'), 3, 300)
         """
         if published:
-            refuse_with_published(trials=trials, epochs=epochs, train_size=train_size, data=data)
-            data, trials, models = FULL_DATA, FULL_TRIALS, ALL if models is None else models
+            refuse_with_published(trials=trials, epochs=epochs, train_size=train_size)
+            data, trials = FULL_DATA if data is None else data, FULL_TRIALS
+            models = ALL if models is None else models
         without = None
         if data is None:
             here = _are_here(SMALL_SEQUENCES)
