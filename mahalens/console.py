@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ from rich.progress import (
 
 PLAIN_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
+
+
+_STOPPING = b"\r\nstops when what is under way is done; Ctrl-C again stops at once\r\n"
 
 
 class HasProgress(Protocol):
@@ -125,7 +130,8 @@ def minutes(seconds: float) -> str:
 def catch_interrupts() -> Iterator[Callable[[], bool]]:
     """Turn Ctrl-C and SIGTERM into a wish to stop, so that the state can be saved first.
 
-    A second Ctrl-C is not caught.
+    A second Ctrl-C is not caught, and somebody at a terminal is told so: what is under way, such
+    as a trial, may take minutes to end.
     """
     wished = False
 
@@ -134,6 +140,9 @@ def catch_interrupts() -> Iterator[Callable[[], bool]]:
         if wished:
             raise KeyboardInterrupt
         wished = True
+        if sys.stderr is not None and sys.stderr.isatty():
+            # Not by a stream that the interrupted code may be writing to.
+            os.write(sys.stderr.fileno(), _STOPPING)
 
     before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -125,6 +125,23 @@ def test_a_second_signal_is_not_waited_for(second):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_somebody_at_a_terminal_is_told_that_it_may_take_a_while(monkeypatch):
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", terminal)
+        with catch_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+    told = os.read(ours, 200).decode()
+    os.close(ours)
+    assert "Ctrl-C again stops at once" in told
+
+
+def test_nobody_else_is(capfd):
+    with catch_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_handlers_are_restored_after_an_error():
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ValueError, match="x"), catch_interrupts():
