@@ -131,9 +131,21 @@ def _of_paired(records: RunRecords) -> dict[str, Any]:
     }
     options.pop("data", None)
     seconds = facts.pop("seconds", None)
-    rest = {name.replace("_", " ").capitalize(): v for name, v in {**options, **facts}.items()}
+    given = {name: _as_given(value) for name, value in options.items()}
+    rest = {name.replace("_", " ").capitalize(): v for name, v in {**given, **facts}.items()}
     time = {"Time, all models together": duration(seconds)} if seconds is not None else {}
     return {**told, **rest, **time}
+
+
+def _as_given(value: object) -> object:
+    """An option as one would type it: 0.05 and not 0.0500.
+
+    >>> _as_given([0.001, 3e-05]), _as_given(128), _as_given("raw")
+    (['0.001', '3e-05'], 128, 'raw')
+    """
+    if isinstance(value, list | tuple):
+        return [_as_given(item) for item in value]
+    return f"{value:g}" if isinstance(value, float) else value
 
 
 def _set_line(title: str, data: object, part: str) -> str:
