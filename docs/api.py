@@ -1,0 +1,123 @@
+"""Makes docs/api.md: every public name with its arguments and the first line of its docstring.
+
+    python docs/api.py          # prints the page
+    python docs/api.py --write  # writes it
+
+A test compares the page with what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from enum import EnumMeta
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import cast, get_args
+
+PAGE = Path(__file__).with_name("api.md")
+_FEW = 4  # arguments of a record that somebody may want to make
+ROOMS = {
+    "nn": "[heads](heads.md), [notation](notation.md)",
+    "init": "[starting weights](initialising.md)",
+    "geometry": "[ellipsoids](ellipsoids.md), [theory](theory.md)",
+    "geometry.ellipsoids": "[ellipsoids](ellipsoids.md); also `mahalens.ellipsoids`",
+    "train": "[training](training.md)",
+    "audit": "[the audit](audit.md), [how to use it](auditing.md)",
+    "data": "[data](data.md)",
+    "stats": "",
+    "report": "[run folders](run-folder.md)",
+}
+
+
+def page() -> str:
+    """The page as text."""
+    import mahalens
+
+    top = set(mahalens.__all__)
+    lines = [
+        "# Public names",
+        "",
+        "What can be imported, room by room. Names with a star are in `mahalens` itself too:",
+        "`from mahalens import DistanceHead`. Docstrings tell the rest, most with an example that",
+        "the tests run: `help(mahalens.DistanceHead)`. What is not listed may change without",
+        "notice. Bad input raises `mahalens.InputError`, which is a `ValueError`; every error of",
+        "the package is a `mahalens.MahalensError`. Made by `python docs/api.py --write`.",
+    ]
+    for room, guides in ROOMS.items():
+        module = import_module(f"mahalens.{room}")
+        lines += ["", f"## mahalens.{room}", "", first_line(module.__doc__)]
+        lines += [f"More in {guides}."] if guides else []
+        lines += ["", "| name | what it is |", "|---|---|"]
+        lines += rows(module, top)
+    return "\n".join(lines) + "\n"
+
+
+def rows(module: ModuleType, top: set[str]) -> Iterator[str]:
+    """A row of the table for each public name of a room, by alphabet."""
+    for name in sorted(module.__all__, key=str.lower):
+        value = getattr(module, name)
+        star = " *" if name in top else ""
+        told = first_line(value.__doc__) if _is_made_of_code(value) else _members(value)
+        yield f"| `{name}{arguments(value)}`{star} | {told} |"
+
+
+def arguments(value: object) -> str:
+    """What a function or class takes, by name, with defaults; nothing for what nobody makes."""
+    if not _is_made_of_code(value):
+        return ""
+    if isinstance(value, EnumMeta) or getattr(value, "_is_protocol", False):
+        return ""
+    plain = [_plain(given) for given in inspect.signature(value).parameters.values()]
+    if inspect.isclass(value) and [own.name for own in plain] == ["args", "kwargs"]:
+        return "()"  # a module without options
+    if _is_record(value) and len(plain) > _FEW:
+        return ""
+    return str(inspect.Signature(plain)).replace("'...'", "...")
+
+
+def _is_made_of_code(value: object) -> bool:
+    return inspect.isclass(value) or inspect.isroutine(value)
+
+
+def _members(value: object) -> str:
+    """What is in a constant, by name."""
+    found = get_args(value) or value
+    return ", ".join(f"`{getattr(one, 'value', one)}`" for one in cast("Iterable[object]", found))
+
+
+def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Without its type; a default that has no short form says only that there is one."""
+    if parameter.default is not parameter.empty and "<" in repr(parameter.default):
+        parameter = parameter.replace(default="...")
+    return parameter.replace(annotation=parameter.empty)
+
+
+def _is_record(value: object) -> bool:
+    """Whether a class does nothing but hold what a function found."""
+    return dataclasses.is_dataclass(value) or hasattr(value, "__struct_fields__")
+
+
+def first_line(docstring: str | None) -> str:
+    """The first line of a docstring, from reStructuredText to Markdown."""
+    line = inspect.cleandoc(docstring or "").partition("\n")[0]
+    line = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", line).replace("``", "`")
+    return line.replace("|", "\\|")
+
+
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/api.md")
+    if parser.parse_args().write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    main()
