@@ -65,6 +65,8 @@ class AbsReLU(nn.Module):
 
     def extra_repr(self) -> str:
         """How many units are of which kind."""
+        if self.absolute.is_meta:  # a mask without values, as before weights are loaded
+            return f"units={len(self.absolute)}, dim={self.dim}"
         marked = int(self.absolute.sum())
         return f"absolute={marked}, relu={len(self.absolute) - marked}, dim={self.dim}"
 
