@@ -91,13 +91,14 @@ class TestValues:
         layer, x = made(choice), draw((7, 4), 0)
         whole = layer(x)
         monkeypatch.setattr(mahalanobis, "_TILE", 30)  # two samples at a time
-        sizes, measure = [], mahalanobis._squares
+        name = "_plain_squares" if choice.get("shared") else "_squares"
+        sizes, measure = [], getattr(mahalanobis, name)
 
         def watched(some, *others):
             sizes.append(len(some))
             return measure(some, *others)
 
-        monkeypatch.setattr(mahalanobis, "_squares", watched)
+        monkeypatch.setattr(mahalanobis, name, watched)
         with torch.no_grad():
             torch.testing.assert_close(layer(x), whole)
         assert sizes == [2, 2, 2, 1]
@@ -119,6 +120,25 @@ class TestValues:
         assert found.kind == kind
         torch.testing.assert_close(found.distances(x), layer(x).detach(), rtol=1e-4, atol=1e-5)
         assert not found.means.requires_grad
+
+    @pytest.mark.parametrize("away", [0.0, 1e3])
+    @pytest.mark.parametrize("remainder", ["spherical", "diagonal"])
+    def test_one_ellipsoid_for_all_is_as_many_that_are_alike(self, remainder, away):
+        """Whitened once, or for each class: the same, also far from the origin in float32."""
+        one, each = (
+            made({"remainder": remainder, "shared": shared}, torch.float32)
+            for shared in (True, False)
+        )
+        with torch.no_grad():
+            one.mu += away
+            each.mu.copy_(one.mu)
+            each.axes.copy_(one.axes.expand_as(each.axes))
+            each.log_spread.copy_(one.log_spread.expand_as(each.log_spread))
+        x = (draw((9, 4), 0, torch.float32) + away).requires_grad_()
+        torch.testing.assert_close(one(x), each(x), rtol=1e-5, atol=1e-5)
+        (got,) = torch.autograd.grad(one(x).sum(), x)
+        (wanted,) = torch.autograd.grad(each(x).sum(), x)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
     def test_with_axes_of_zero_it_is_offset_l2(self):
         layer = made({"remainder": "diagonal"})
