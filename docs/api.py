@@ -29,7 +29,7 @@ ROOMS = {
     "train": "[training](training.md)",
     "audit": "[the audit](audit.md), [how to use it](auditing.md)",
     "data": "[data](data.md)",
-    "stats": "",
+    "stats": "[how numbers become verdicts](verdicts.md)",
     "report": "[run folders](run-folder.md)",
 }
 
@@ -51,8 +51,7 @@ def page() -> str:
     for room, guides in ROOMS.items():
         module = import_module(f"mahalens.{room}")
         lines += ["", f"## mahalens.{room}", "", first_line(module.__doc__)]
-        lines += [f"More in {guides}."] if guides else []
-        lines += ["", "| name | what it is |", "|---|---|"]
+        lines += [f"More in {guides}.", "", "| name | what it is |", "|---|---|"]
         lines += rows(module, top)
     return "\n".join(lines) + "\n"
 
