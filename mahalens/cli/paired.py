@@ -13,9 +13,20 @@ import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated
 from mahalens.cli.run import carry_on
+from mahalens.errors import InputError
 from mahalens.studies.paired.config import PairedConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _resume_elsewhere(context: click.Context, option: click.Parameter, folder: str | None) -> None:
+    """Say where the option is, as one would look for it here."""
+    del context, option
+    if folder is not None:
+        raise InputError(
+            f"--resume belongs to run itself, as a run knows its study: mahalens run --resume "
+            f"{shlex.quote(folder)}"
+        )
 
 
 def paired_options(
@@ -48,6 +59,7 @@ def paired_options(
         ),
         click.option("--force", is_flag=True, help="Replace the run that DIR holds."),
         click.option("--quiet", is_flag=True, help="No progress, no tables."),
+        click.option("--resume", hidden=True, expose_value=False, callback=_resume_elsewhere),
     ]
 
     def decorate(command: F) -> F:

@@ -164,6 +164,11 @@ def read_arrays(file: Path, wanted: str = WANTED) -> dict[str, Tensor]:
     except MemoryError:
         raise InputError(f"{file}: takes more memory than there is") from None
     except _UNREADABLE as error:
+        if "Object arrays" in str(error):
+            raise InputError(
+                f"{file}: holds Python objects, which are not read as they could run code; save "
+                "numbers, classes for example as np.unique(y, return_inverse=True)[1]"
+            ) from None
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise InputError(f"{file}: not readable as {kind}, {reason}") from None
 

@@ -9,7 +9,10 @@ from torch import nn
 
 from mahalens.audit.network import audit
 from mahalens.audit.record import LayerRecord
+from mahalens.audit.watch.batches import Batches
+from mahalens.audit.watch.forward import Runner
 from mahalens.init.layer_check import LayerCheck
+from mahalens.init.norms import fresh_norms, settled_norms
 from mahalens.init.prototypes import check_prototypes, prototype_layers
 
 _UNUSED = {"perturb": False, "examples": False, "labelled": False}
@@ -73,8 +76,9 @@ def check_init(model: nn.Module, data: Any, **options: Any) -> InitCheck:
     Units of ``OffsetL2``, ``Mahalanobis`` and ``DistanceHead`` are distances. There **outside** are
     prototypes that no input is nearest to, and **copies** those at one place that measure alike.
 
-    The output layer is held to the same, except for ``outside``: nothing bends there. The model
-    is left as it was.
+    The output layer is held to the same, except for ``outside``: nothing bends there. Batch norms
+    that have seen nothing yet are taken as they will be in training, with the statistics of the
+    data. The model is left as it was.
 
     Args:
         model: any ``nn.Module``.
@@ -90,6 +94,17 @@ def check_init(model: nn.Module, data: Any, **options: Any) -> InitCheck:
         not ready: something is wrong in 1 of 1 layers on 4 samples
           0 (Linear, relu): 1 of 2 units reached by no input (1); 25 % of inputs reach no unit (0)
     """
+    if not isinstance(model, nn.Module) or not fresh_norms(model):
+        return _check(model, data, options)
+    batches = Batches(data, options.get("batch_size", 512))
+    try:
+        with settled_norms(Runner(model, options.get("forward")), batches):
+            return _check(model, data, options)
+    finally:
+        batches.restore()
+
+
+def _check(model: nn.Module, data: Any, options: dict[str, Any]) -> InitCheck:
     layers = options.pop("layers", None)
     known = prototype_layers(model) if isinstance(model, nn.Module) else {}
     asked = known if layers is None else {name: known[name] for name in layers if name in known}

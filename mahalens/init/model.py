@@ -15,6 +15,7 @@ from mahalens.audit.watch.forward import Forward, Runner
 from mahalens.audit.watch.untouched import untouched
 from mahalens.errors import InputError
 from mahalens.init.methods import Method, check_generator, labels_for, start_layer
+from mahalens.init.norms import settled_norms
 from mahalens.init.plan import Methods, Plan
 from mahalens.init.rows import ROWS, Layer, RowDraw, Rows
 
@@ -54,7 +55,8 @@ def initialise(
     """Start the layers of a model in the order of their use, each from what it is fed.
 
     For each layer the data goes through the model once, with all layers before it already
-    started. Modules are in evaluation mode meanwhile. Nothing but the weights is changed: no
+    started. Modules are in evaluation mode meanwhile, and batch norms that have seen nothing yet
+    have the statistics of the data, as in training. Nothing but the weights is changed: no
     hook stays, modes and buffers are as before; the random state moves on only by what the
     starts draw. After an error all weights are as they were.
 
@@ -153,7 +155,7 @@ def _gather(runner: Runner, batches: Batches, layer: Layer, way: Method, limit: 
     def take(name: str, x: Tensor) -> None:
         draw.add(x, None if labels is None else _spread_over(labels, x))
 
-    with untouched(runner.model):
+    with settled_norms(runner, batches), untouched(runner.model):
         for batch in batches:
             labels = batch.labels if needed else None
             if needed and labels is None:

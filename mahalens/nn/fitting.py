@@ -43,9 +43,11 @@ def plain_features(
         or not features.shape[1]
         or features.shape[1] != (inputs or features.shape[1])
     ):
+        flat = features.ndim > 2 and features.shape[-1] == (inputs or features.shape[-1])
         raise InputError(
             f"{owner} of {wanted} inputs was given features of shape {tuple(features.shape)}; "
             f"give [N, {wanted}]{' with N at least 1' * least}"
+            f"{', as by features.flatten(0, -2)' * flat}"
         )
     require_finite("features", features)
     return features

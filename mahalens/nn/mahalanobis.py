@@ -9,6 +9,7 @@ from mahalens.errors import InputError
 from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance
 from mahalens.nn.layers import root, without_autocast
 from mahalens.nn.sizes import is_whole, require_sizes
+from mahalens.nn.squares import weighted_squares
 
 REMAINDERS = ("spherical", "diagonal")
 _TILE = 2**22  # differences held at once where no gradient is wanted
@@ -34,9 +35,11 @@ class Mahalanobis(nn.Module):
     which takes one R × R factor per class, and is a sum of squares: no digits are lost in a
     difference, neither near a prototype nor along an axis much longer than s. At distance 0 the
     gradient is defined as 0, as in :class:`~mahalens.nn.Norm`. Half precision is computed in
-    float32, also under ``torch.autocast``. Training holds ``[C, N, D]`` differences. Where the
-    ellipsoid is shared, samples and prototypes are whitened once, by ``x ↦ (ξ − Uᵀz, z)``, and
-    then subtracted, which costs ``N R D`` instead of ``N C R D``.
+    float32, also under ``torch.autocast``.
+
+    Training holds ``[C, N, D]`` differences, and takes ``N C R D`` steps. Where the ellipsoid is
+    shared neither is so: samples and prototypes are whitened once, by ``x ↦ (ξ − Uᵀz, z)``, and
+    what is left are the plain distances of :class:`OffsetL2`.
 
     ``mu`` starts at N(0, 0.1²), s at 1, and axes at N(0, 1/D): twice the variance along each. A row
     of exactly 0 would get no gradient. :meth:`from_data` starts from the data instead.
@@ -166,20 +169,10 @@ class Mahalanobis(nn.Module):
         with without_autocast(x.device.type):
             scale, rows, factor = self._factor(exact)
             mu = self.mu.to(exact)
-            count = len(flat)
-            if not torch.is_grad_enabled():
-                count = max(1, _TILE // (self.classes * self.inputs))
             if self.shared:
-                # From the middle of the prototypes, or a common offset would cost digits.
-                middle = mu.detach().mean(0)
-                flat, mu = (
-                    torch.cat(_apart((points - middle) * scale, rows[0], factor[0]), -1)
-                    for points in (flat, mu)
-                )
-                parts = [_plain_squares(some, mu) for some in flat.split(count or 1)]
+                found = _shared_squares(flat, mu, scale, rows[0], factor[0])
             else:
-                parts = [_squares(some, mu, scale, rows, factor) for some in flat.split(count or 1)]
-        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+                found = _squares(flat, mu, scale, rows, factor)
         return found.reshape(*x.shape[:-1], self.classes)
 
     @property
@@ -238,16 +231,25 @@ class Mahalanobis(nn.Module):
 
 def _squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor) -> Tensor:
     """Return d² [N, C] for samples [N, D], as ``‖ξ − Uᵀz‖² + ‖z‖²``."""
-    whole = (x - mu[:, None]) * scale[:, None]  # ξ [C, N, D]
-    across, z = _apart(whole, rows, factor)
-    squares: Tensor = across.square().sum(-1) + z.square().sum(-1)
-    return squares.mT
+    count = len(x)
+    if not torch.is_grad_enabled():
+        count = max(1, _TILE // mu.numel())
+    parts = []
+    for some in x.split(count or 1):
+        whole = (some - mu[:, None]) * scale[:, None]  # ξ [C, N, D]
+        across, z = _apart(whole, rows, factor)
+        parts.append((across.square().sum(-1) + z.square().sum(-1)).mT)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _plain_squares(x: Tensor, mu: Tensor) -> Tensor:
-    """Return ‖x − μ‖² [N, C] for samples and prototypes that are whitened already."""
-    squares: Tensor = (x[:, None] - mu).square().sum(-1)
-    return squares
+def _shared_squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor) -> Tensor:
+    """The same where all classes have one ellipsoid: whitened once, then plain distances."""
+    # From the middle of the prototypes, or a common offset would cost digits.
+    middle = mu.detach().mean(0)
+    samples, prototypes = (
+        torch.cat(_apart((points - middle) * scale, rows, factor), -1) for points in (x, mu)
+    )
+    return weighted_squares(samples, prototypes, torch.ones_like(prototypes))
 
 
 def _apart(whole: Tensor, rows: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:

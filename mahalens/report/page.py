@@ -64,7 +64,7 @@ def render_page(records: RunRecords, figures: list[DrawnFigure]) -> str:
         remark=remark_on(records.study),
         protocol=protocol_of(records),
         results=[] if parted else results_of(records),
-        best=best.label,
+        best=best.mid_sentence,
         best_end="highest" if best.better == "high" else "lowest",
         outcomes=[] if parted else outcomes_of(records),
         by_parts=parted,

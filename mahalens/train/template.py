@@ -104,7 +104,7 @@ def check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
                     f"trial {trial}: {name!r} has shape {got}, but trial 0 has {want}; "
                     "stack modules of one architecture"
                 )
-            if name not in template.trained and not torch.equal(state[name], wanted[name]):
+            if name not in template.trained and not _same(state[name], wanted[name]):
                 raise InputError(
                     f"trial {trial}: the constant {name!r} differs from that of trial 0; only "
                     "trainable parameters may differ"
@@ -118,3 +118,8 @@ def check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
                 f"trial {trial}: has layers with other settings than trial 0; stack modules of one "
                 "architecture, all in .train() or all in .eval()"
             )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two constants are equal; NaN, as for what is not set yet, is like NaN."""
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())

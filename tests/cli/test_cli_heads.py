@@ -32,7 +32,12 @@ def test_a_run_and_its_report(cli, tmp_path):
     [
         (("--models", "best"), "--models best: unknown; give some of softmax, energy"),
         (("--data", "breast-cancer"), "has 2 classes, and one is left out"),
-        (("--data", "iris"), "would be held out, and 40 are wanted"),
+        (
+            ("--data", "iris"),
+            "70 training samples of 2 known classes, of which 14 would be held out, and 40 are "
+            "wanted to set a temperature",
+        ),
+        (("--resume", "runs/x"), "--resume belongs to run itself, as a run knows its study"),
         (("--reject-rate", "0"), "--reject-rate 0.0: give a number between 0 and 1"),
         (("--compactness", "-1"), "--compactness -1.0: give a number of at least 0"),
         (("--published", "--trials", "3"), "--published with --trials 3"),

@@ -56,6 +56,23 @@ def test_a_stopped_run_leaves_no_process_behind(start_process, tmp_path, how):
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+def test_a_worker_that_is_killed_is_told_in_one_line(start_process, tmp_path):
+    """As by the system, for want of memory."""
+    endless = ("--epochs", "10000000", "--workers", "2", "--out", tmp_path / "run")
+    running = start_process("run", "hybrid", *SMALL, *endless)
+    try:
+        workers = wait_for(lambda: len(own := children(running.pid)) >= 2 and own)
+        time.sleep(2.0)
+        os.kill(workers[-1], signal.SIGKILL)
+        _, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode not in (0, None)
+    assert "a process that computed was ended from outside" in err
+    assert "Traceback" not in err
+    assert (tmp_path / "run" / "config.json").exists()
+
+
 def test_their_number_does_not_change_the_numbers(cli, no_report, tmp_path):
     for count in ("1", "2"):
         out = ("--epochs", "3", "--quiet", "--workers", count, "--out", tmp_path / count)

@@ -91,17 +91,16 @@ class TestValues:
         layer, x = made(choice), draw((7, 4), 0)
         whole = layer(x)
         monkeypatch.setattr(mahalanobis, "_TILE", 30)  # two samples at a time
-        name = "_plain_squares" if choice.get("shared") else "_squares"
-        sizes, measure = [], getattr(mahalanobis, name)
+        sizes, apart = [], mahalanobis._apart
 
-        def watched(some, *others):
-            sizes.append(len(some))
-            return measure(some, *others)
+        def watched(given, *others):
+            sizes.append(given.shape[-2])
+            return apart(given, *others)
 
-        monkeypatch.setattr(mahalanobis, name, watched)
+        monkeypatch.setattr(mahalanobis, "_apart", watched)
         with torch.no_grad():
             torch.testing.assert_close(layer(x), whole)
-        assert sizes == [2, 2, 2, 1]
+        assert sizes == ([7, 3] if choice["shared"] else [2, 2, 2, 1])
 
     def test_covariances_and_their_determinants(self, choice):
         layer = made(choice)
@@ -287,6 +286,7 @@ class TestModule:
         layer = Mahalanobis(4, 3, 2, device="meta")
         assert layer(torch.zeros(5, 4, device="meta")).shape == (5, 3)
 
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
     @pytest.mark.parametrize("squared", [False, True])
     def test_compiled_by_torch(self, choice, squared):
         layer, x = made(choice, squared=squared), draw((5, 4), 0)

@@ -12,7 +12,7 @@ from torch.func import functional_call, jacfwd, jacrev
 
 import mahalens
 from mahalens.errors import InputError
-from mahalens.nn import Norm, OffsetL2, offset_l2
+from mahalens.nn import Norm, OffsetL2, squares
 
 VARIANTS = ["paper", "published-code"]
 DTYPES = [torch.float32, torch.float64]
@@ -66,8 +66,8 @@ def dtype(request):
 
 @pytest.fixture(params=[2**18, 40, 1], ids=["one tile", "a few tiles", "a tile per number"])
 def tile(request, monkeypatch):
-    monkeypatch.setattr(offset_l2, "_TILE", request.param)
-    monkeypatch.setattr(offset_l2, "_UNITS", 2)
+    monkeypatch.setattr(squares, "_TILE", request.param)
+    monkeypatch.setattr(squares, "_UNITS", 2)
 
 
 class TestValues:

@@ -28,6 +28,7 @@ from mahalens.studies.heads.published import published_figure
 from mahalens.studies.heads.run import STUDY, carry_on, jobs, pairs, start
 from mahalens.studies.heads.task import task_of
 from mahalens.studies.paired.config import Job
+from mahalens.studies.paired.measures import Measures
 
 SMALL = HeadsConfig.with_defaults(trials=2, epochs=2, train_size=400)
 TIMES = {"seconds"}  # no number of a result
@@ -273,3 +274,22 @@ def test_published_figures_are_those_of_one_set():
     assert published_figure("auroc", "duq", "fashion-mnist").mean == 0.955
     assert published_figure("auroc", "duq", "mnist") is None
     assert published_figure("ece", "duq", "fashion-mnist") is None
+
+
+def test_without_a_temperature_there_is_no_calibrated_error(monkeypatch):
+    """All held-out samples right: the lower the better, and 1 would be made up."""
+    monkeypatch.setattr(measuring.scores, "temperature", lambda *_: math.nan)
+    small = HeadsConfig.with_defaults(trials=1, epochs=1, train_size=300, models=["softmax"])
+    own = measure(small, Job("digits", "softmax", 0, 1))["softmax"]
+    assert own.metrics["ece_calibrated"].isnan().all()
+    assert own.metrics["nll_calibrated"].isnan().all()
+    assert own.metrics["ece"].isfinite().all()
+    (told,) = STUDY.cautions(small, {("digits", "softmax"): own})
+    assert told.endswith("leave such trials out (Softmax (digits) in 1)")
+    fine = dict(own.metrics) | {"ece_calibrated": own.metrics["ece"]}
+    assert STUDY.cautions(small, {("digits", "softmax"): Measures(fine, 1.0)}) == []
+
+
+def test_a_trial_without_numbers_is_not_done():
+    nothing = {"auroc": torch.tensor([0.5, math.nan]), "seconds": torch.tensor([1.0, 1.0])}
+    assert Measures(nothing, 1.0).statuses == ["done", "non-finite"]

@@ -148,3 +148,8 @@ def test_every_start_is_tested_against_the_usual_ones():
     assert ("relu-cluster-pca", "relu-sample-point") in found
     some = InitConfig.with_defaults(models=["abs-whiten", "relu-whiten", "abs-lsuv"])
     assert pairs(some) == [("abs-whiten", "abs-lsuv")]
+
+
+def test_files_of_the_user_are_taken_whole():
+    assert InitConfig.with_defaults(data=["mine.npz"]).train_size is None
+    assert InitConfig.with_defaults(data=["mine.npz", "mnist"]).train_size == 5000

@@ -272,6 +272,17 @@ class TestResuming:
                 carry_on(folder, watcher(), workers=1)
         assert "\n" not in str(error.value)
 
+    def test_what_only_shows_when_it_is_computed_says_where(self, tmp_path, watcher, monkeypatch):
+        def refuse(config, job):
+            raise InputError("4 samples that differ")
+
+        refusing = PairedStudy(**{**vars(STUDY), "measure": refuse})
+        monkeypatch.setattr(sys.modules["mahalens.studies.toy.run"], "STUDY", refusing)
+        with start(OPTIONS, tmp_path / "run") as folder, pytest.raises(InputError) as error:
+            carry_on(folder, watcher(), workers=1)
+        job = STUDY.jobs(OPTIONS)[0]
+        assert str(error.value).startswith(f"{job.work} on {job.part}, trial 0: 4 samples that")
+
     def test_trials_do_not_depend_on_their_number(self, run, tmp_path, watcher):
         fewer = make(tmp_path / "few", watcher(), replace(OPTIONS, trials=3))
         lines = (run / "trials.csv").read_text().splitlines()

@@ -365,3 +365,16 @@ def test_inputs_may_be_whole_numbers():
     y = data("cross-entropy")[1]
     done = fit(modules, y + 1, y, epochs=30, loss="cross-entropy", lr=0.1)
     assert bool((done.final_loss < 1).all())
+
+
+def test_heads_without_a_threshold_can_be_stacked():
+    """What is not set yet is NaN, which is equal to nothing, but the same in all trials."""
+    from mahalens.nn import DistanceHead
+
+    made = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), DistanceHead(8, 3)) for _ in range(2)]
+    x = torch.randn(20, 4)
+    trials = stack(made)
+    torch.testing.assert_close(trials(x)[1], made[1](x))
+    made[1][2].threshold.fill_(1.0)
+    with pytest.raises(InputError, match=r"the constant '2\.threshold' differs"):
+        stack(made)

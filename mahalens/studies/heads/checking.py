@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mahalens.data import LabelledData
+from mahalens.data.tables import TEST_SHARE
 from mahalens.errors import InputError
 from mahalens.studies.heads.config import OTHER, HeadsConfig
 from mahalens.studies.heads.task import held_share, known_of
@@ -58,9 +59,13 @@ def _check_other(data: str) -> None:
 
 def _check_sizes(config: HeadsConfig, data: str, whole: LabelledData, known: int) -> None:
     """See that enough is held out, whichever classes are known."""
-    share = 1.0 if config.train_size is None else min(1.0, config.train_size / len(whole.y))
     given = option_of(data, config.train_size)
-    sizes = torch.bincount(whole.y).double() * share * (0.7 if is_split_anew(data) else 1.0)
+    sizes = torch.bincount(whole.y).double()
+    if is_split_anew(data):
+        sizes = (1 - TEST_SHARE) * (sizes + torch.bincount(whole.test_y, minlength=len(sizes)))
+    total = float(sizes.sum())
+    share = 1.0 if config.train_size is None else min(1.0, config.train_size / total)
+    sizes = sizes * share
     rarest = int(sizes.argmin())
     if float(sizes[rarest]) < FEWEST_OF_CLASS:
         count = math.floor(sizes[rarest])
@@ -72,9 +77,12 @@ def _check_sizes(config: HeadsConfig, data: str, whole: LabelledData, known: int
     held = int((smallest * held_share(int(smallest.sum()))).floor().sum())
     fewest = max(FEWEST_HELD, math.ceil(1 / config.reject_rate))
     if held < fewest:
-        enough = 5 * (fewest + known) * share * len(whole.y) / float(smallest.sum())
+        enough = 5 * (fewest + known) * share * total / float(smallest.sum())
+        why = "to set a temperature and a threshold"
+        if fewest > FEWEST_HELD:
+            why = f"for --reject-rate {config.reject_rate:g}"
         raise InputError(
             f"{given}: {math.floor(smallest.sum())} training samples of {known} known classes, of "
-            f"which {held} would be held out, and {fewest} are wanted for --reject-rate "
-            f"{config.reject_rate:g}; give about {math.ceil(enough):,} training samples in all"
+            f"which {held} would be held out, and {fewest} are wanted {why}; give about "
+            f"{math.ceil(enough):,} training samples in all"
         )

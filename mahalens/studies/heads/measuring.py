@@ -57,6 +57,10 @@ def measure(config: HeadsConfig, job: Job) -> dict[str, Measures]:
     return {model: join(parts) for model, parts in found.items()}
 
 
+CALIBRATED = ("ece_calibrated", "nll_calibrated")
+"""Metrics that need a temperature."""
+
+
 def _of_trial(config: HeadsConfig, job: Job, trial: int) -> dict[str, Measures]:
     began = time.perf_counter()
     task = task_of(config, job.data, trial)
@@ -80,10 +84,11 @@ def numbers_of(said: Said | None, task: Task, rate: float) -> dict[str, float]:
     if said is None or not said.finite:
         return dict.fromkeys((name for name in METRICS if name != "seconds"), math.nan)
     held, test = said.logits["held"], said.logits["test"]
-    calibrated = test / scores.temperature(held, task.held_y)
+    temperature = scores.temperature(held, task.held_y)
     known, unknown = said.scores["test"], said.scores["unknown"]
     rejected = said.rejected or scores.rejected(said.scores["held"], rate, known, unknown)
-    return {
+    numbers = {
+        **dict.fromkeys(CALIBRATED, math.nan),
         "test_accuracy": scores.accuracy(test, task.test_y),
         "auroc": scores.auroc(known, unknown),
         "auroc_shuffled": scores.auroc(known, said.scores["shuffled"]),
@@ -91,10 +96,17 @@ def numbers_of(said: Said | None, task: Task, rate: float) -> dict[str, float]:
         "rejected_known": rejected[0],
         "rejected_unknown": rejected[1],
         "ece": scores.calibration_error(test, task.test_y),
-        "ece_calibrated": scores.calibration_error(calibrated, task.test_y),
         "nll": scores.negative_log_likelihood(test, task.test_y),
-        "nll_calibrated": scores.negative_log_likelihood(calibrated, task.test_y),
     }
+    # Without a temperature there are no calibrated errors, rather than those of a made-up one.
+    if math.isfinite(temperature):
+        calibrated = test / temperature
+        errors = (scores.calibration_error, scores.negative_log_likelihood)
+        numbers |= {
+            name: error(calibrated, task.test_y)
+            for name, error in zip(CALIBRATED, errors, strict=True)
+        }
+    return numbers
 
 
 Outcome = tuple[dict[str, Said | None], float, dict[str, Tensor]]

@@ -8,10 +8,11 @@ from mahalens.studies.heads.config import HeadsConfig
 from mahalens.studies.heads.measuring import measure
 from mahalens.studies.heads.metrics import METRICS
 from mahalens.studies.heads.models import READERS
+from mahalens.studies.heads.presentation import LABELS
 from mahalens.studies.heads.published import published_figure
-from mahalens.studies.paired.config import Job, jobs_of
+from mahalens.studies.paired.config import Job, jobs_of, name_of
 from mahalens.studies.paired.run import runner
-from mahalens.studies.paired.study import PairedStudy
+from mahalens.studies.paired.study import Found, PairedStudy
 
 
 def jobs(config: HeadsConfig) -> list[Job]:
@@ -28,6 +29,24 @@ def pairs(config: HeadsConfig) -> list[tuple[str, str]]:
     return [(a, b) for a, b in found if a in config.models and b in config.models]
 
 
+def cautions(config: HeadsConfig, found: Found) -> list[str]:
+    """What to mind: trials in which nothing could be calibrated."""
+    del config
+    lost = {
+        name_of(LABELS[model], part): int((own.metrics["auroc"].isfinite() & own_lost).sum())
+        for (part, model), own in found.items()
+        if (own_lost := own.metrics["ece_calibrated"].isnan()).any()
+    }
+    told = [f"{name} in {count}" for name, count in lost.items() if count]
+    if not told:
+        return []
+    shown = "; ".join(told[:3]) + ("; and others" if len(told) > 3 else "")
+    return [
+        "where all held-out samples were right no temperature is best, and calibrated errors leave "
+        f"such trials out ({shown})"
+    ]
+
+
 STUDY = PairedStudy(
     name="heads",
     config=HeadsConfig,
@@ -39,6 +58,7 @@ STUDY = PairedStudy(
     tested=("auroc", "test_accuracy", "ece", "ece_calibrated", "nll_calibrated"),
     claims=claims_for,
     published=published_figure,
+    cautions=cautions,
 )
 
 start, carry_on = runner(STUDY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -39,11 +41,11 @@ def calibration_error(logits: Tensor, y: Tensor, bins: int = BINS) -> float:
 
 
 def temperature(logits: Tensor, y: Tensor) -> float:
-    """The best temperature for these labels; 1 where all of them are right, so that none is."""
+    """The best temperature for these labels; NaN where none is, as where all of them are right."""
     try:
         return best_temperature(logits, y)
     except InputError:
-        return 1.0
+        return math.nan
 
 
 def auroc(known: Tensor, unknown: Tensor) -> float:

@@ -67,7 +67,8 @@ class InitConfig(PairedConfig, frozen=True, kw_only=True):
             refuse_with_published(trials=trials, epochs=epochs, train_size=train_size)
         if data is None:
             data = ALL_SETS if published else SMALL_SETS
-        if train_size is None and not published and any(name not in SMALL_SETS for name in data):
+        large = set(ALL_SETS) - set(SMALL_SETS)
+        if train_size is None and not published and large & set(data):
             train_size = LARGE_SIZE
         return cls(
             data=tuple(data),

@@ -17,7 +17,7 @@ class Measures:
 
     Args:
         metrics: one number per trial ``[T]`` under the name of its metric; NaN where there is
-            none. A trial without a single finite number counts as non-finite.
+            none. A trial without a single finite number but its ``seconds`` counts as non-finite.
         seconds: how long the trials took together.
         epochs: at which epochs ``curves`` were taken ``[L]``.
         curves: what was seen on the way, by column of ``curves.csv``, ``[T, L]`` each.
@@ -40,7 +40,9 @@ class Measures:
     @property
     def statuses(self) -> list[str]:
         """How each trial ended."""
-        finite = torch.stack([values.isfinite() for values in self.metrics.values()]).any(0)
+        told = [values for name, values in self.metrics.items() if name != "seconds"]
+        told = told or list(self.metrics.values())
+        finite = torch.stack([values.isfinite() for values in told]).any(0)
         return [DONE if ended else NON_FINITE for ended in finite.tolist()]
 
 

@@ -98,10 +98,16 @@ def check_sets(data: Sequence[str], train_size: int | None) -> dict[str, dict[st
             raise InputError(f"--data {name}: has one class; there is nothing to tell apart")
         empty = (torch.bincount(whole.y, minlength=whole.classes) == 0).nonzero()
         if len(empty):
+            label = int(empty[0])
+            advice = (
+                "number the classes without gaps, for example with numpy.unique(y, "
+                "return_inverse=True)[1]"
+            )
+            if bool((whole.test_y == label).any()):
+                advice = "test samples have it; give more samples of this class"
             raise InputError(
-                f"--data {name}: no training sample has the label {int(empty[0])}, and there are "
-                f"labels up to {whole.classes - 1}; number the classes without gaps, for example "
-                "with numpy.unique(y, return_inverse=True)"
+                f"--data {name}: no training sample has the label {label}, and there are labels up "
+                f"to {whole.classes - 1}; {advice}"
             )
         if float(whole.x.min()) == float(whole.x.max()):
             raise InputError(f"--data {name}: all values are equal; nothing can be learned")

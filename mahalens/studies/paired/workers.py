@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from mahalens.errors import InputError, Interrupted
+from mahalens.errors import InputError, Interrupted, MahalensError
 from mahalens.files import write_file
 from mahalens.studies.folder import CHECKPOINTS
 from mahalens.studies.paired.config import Job
@@ -46,8 +47,11 @@ def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None
     from mahalens.studies.running import one_thread
 
     known = import_module(f"mahalens.studies.{study}.run").STUDY
-    with one_thread():
-        found = known.measure(msgspec.convert(options, known.config), job)
+    try:
+        with one_thread():
+            found = known.measure(msgspec.convert(options, known.config), job)
+    except InputError as error:  # of data that looked well before: say where
+        raise InputError(f"{job.work} on {job.part}, trial {job.first}: {error}") from None
     # Copies, as measures may be views of one another.
     form = {"memory_format": torch.contiguous_format}
     ready = {name: tensor.detach().cpu().clone(**form) for name, tensor in pack(found).items()}
@@ -103,6 +107,14 @@ def _in_processes(
                 job = waiting.pop(future)
                 future.result()
                 yield job
+    except BrokenProcessPool:
+        # A signal to all processes reaches this one as a wish, which comes first.
+        time.sleep(_LOOK)
+        _look(should_stop)
+        raise MahalensError(
+            "a process that computed was ended from outside, perhaps for want of memory; what is "
+            "done is kept: go on with mahalens run --resume and fewer --workers"
+        ) from None
     finally:
         # Also when somebody stops: what was under way is computed again when the run goes on.
         pool.shutdown(wait=True, kill_workers=True)
