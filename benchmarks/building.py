@@ -53,6 +53,27 @@ def layer_step(samples: int, inputs: int, classes: int, rank: int) -> dict[str, 
     return {"ours": ours, "dense loop": dense, "torch.distributions": library}
 
 
+def shared_step(samples: int, inputs: int, classes: int, rank: int) -> dict[str, Work]:
+    """Squared distances with one ellipsoid for all classes, and gradients; or one like it each."""
+    torch.manual_seed(0)
+    x = torch.randn(samples, inputs)
+    one = Mahalanobis(inputs, classes, rank, squared=True, shared=True)
+    each = Mahalanobis(inputs, classes, rank, squared=True)
+    with torch.no_grad():
+        each.mu.copy_(one.mu)
+        each.axes.copy_(one.axes.expand_as(each.axes))
+        each.log_spread.copy_(one.log_spread.expand_as(each.log_spread))
+
+    def step_of(layer: Mahalanobis) -> Work:
+        def work() -> None:
+            layer.zero_grad()
+            layer(x).sum().backward()
+
+        return work
+
+    return {"ours": step_of(one), "an ellipsoid for each class": step_of(each)}
+
+
 def network_step(samples: int, head: nn.Module) -> Work:
     """A step of a network 784-256-128 with a head on top, loss and gradients."""
     torch.manual_seed(0)
@@ -131,6 +152,10 @@ def main() -> None:
     found = []
     step = layer_step(size, 32 if quick else 128, 10, 4 if quick else 16)
     found += cases_of("Mahalanobis(128, 10, 16), a step", alternate(step, rounds))
+    shared = shared_step(*((50, 16, 10, 2) if quick else (256, 512, 100, 16)))
+    found += cases_of(
+        "one ellipsoid for 100 classes, 512 inputs", alternate(shared, min(rounds, 5))
+    )
     linear = network_step(size, nn.Linear(128, 10))
     heads = {
         "euclidean": DistanceHead(128, 10),
