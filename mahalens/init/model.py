@@ -160,7 +160,10 @@ def _gather(runner: Runner, batches: Batches, layer: Layer, way: Method, limit: 
             labels = batch.labels if needed else None
             if needed and labels is None:
                 by = way.name if way.labels == "needed" else type(layer).__name__
-                raise InputError(f"{by} wants the classes of the samples; give a pair (x, y)")
+                raise InputError(
+                    f"{by} wants the classes of the samples; give a pair (x, y), y "
+                    "whole numbers [N]"
+                )
             with _watching({"": layer}, take):
                 runner.run(batch, lambda use: None)
     return draw.result()
