@@ -43,19 +43,18 @@ def _pairs(a: Tensor, b: Tensor, band: int) -> Tensor:
     # Steps first, so that a diagonal is a run of whole rows; b backwards, as j falls where i rises.
     left = a.permute(2, 0, 1).contiguous()  # [L, P, C]
     right = b.permute(2, 0, 1).flip(0).contiguous()
-    # Row i + 1 of a diagonal holds d(i, diagonal - i); row 0 and what lies outside the band is
-    # out of reach.
-    before = left.new_full((steps + 1, pairs), torch.inf)
-    last = before.clone()
+    # Row i + 1 of a diagonal holds d(i, diagonal - i); what lies outside the band is out of reach.
+    # Of it only the rows beside the band are ever read, as that moves by a row at a time.
+    before, last, here = (left.new_full((steps + 1, pairs), torch.inf) for _ in range(3))
     for diagonal in range(2 * steps - 1):
         low = max(0, diagonal - steps + 1, math.ceil((diagonal - band) / 2))
         high = min(steps - 1, diagonal, (diagonal + band) // 2)
-        here = left.new_full((steps + 1, pairs), torch.inf)
         first = steps - 1 - (diagonal - low)  # where b's step j = diagonal - low lies
         cost = (left[low : high + 1] - right[first : first + high - low + 1]).square().sum(-1)
         if diagonal:
             reach = torch.minimum(last[low : high + 1], last[low + 1 : high + 2])
             cost += torch.minimum(reach, before[low : high + 1])
         here[low + 1 : high + 2] = cost
-        before, last = last, here
+        here[low], here[high + 2 : high + 3] = torch.inf, torch.inf
+        before, last, here = last, here, before
     return last[steps]
