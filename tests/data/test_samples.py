@@ -208,7 +208,7 @@ class TestFiles:
 
     def test_a_pickled_array(self, tmp_path):
         np.savez(tmp_path / "x.npz", x=np.array([{}], dtype=object))
-        assert "not readable as .npz" in refused(tmp_path / "x.npz")
+        assert "holds Python objects, which are not read" in refused(tmp_path / "x.npz")
 
 
 class TestFolders:
