@@ -50,7 +50,11 @@ def head(run: RunRecords, told: str) -> list[str]:
 def claims(
     run: RunRecords, parts: dict[str, str], *, source: bool, whole: str = "(one verdict for both)"
 ) -> list[str]:
-    """A line per statement, with a column of verdicts for each part, under its title."""
+    """A line per statement, with a column of verdicts for each part, under its title.
+
+    What a run measured on no part, as for models that were left out, is counted and not listed.
+    """
+    left_out = 0
     named = ["claim", *(["source"] if source else []), "published", *parts.values()]
     lines = [f"| {' | '.join(named)} |", "|" + "---|" * len(named)]
     for statement in statements(run.summary["claims"]):
@@ -60,9 +64,13 @@ def claims(
             cells = [verdict(first), *[whole] * (len(parts) > 1), *[""] * (len(parts) - 2)]
         else:
             cells = [verdict(given[part]) if part in given else "–" for part in parts]
+        if set(cells) == {"–"}:
+            left_out += 1
+            continue
         about = [statement.text, *([statement.source] if source else [])]
         lines.append(f"| {' | '.join([*about, str(first['published'] or '–'), *cells])} |")
-    return [*lines, ""]
+    told = [f"Not measured by this run: {left_out} more claims.", ""] if left_out else []
+    return [*lines, "", *told]
 
 
 def verdict(claim: Any) -> str:

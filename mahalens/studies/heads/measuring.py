@@ -57,10 +57,6 @@ def measure(config: HeadsConfig, job: Job) -> dict[str, Measures]:
     return {model: join(parts) for model, parts in found.items()}
 
 
-CALIBRATED = ("ece_calibrated", "nll_calibrated")
-"""Metrics that need a temperature."""
-
-
 def _of_trial(config: HeadsConfig, job: Job, trial: int) -> dict[str, Measures]:
     began = time.perf_counter()
     task = task_of(config, job.data, trial)
@@ -87,8 +83,9 @@ def numbers_of(said: Said | None, task: Task, rate: float) -> dict[str, float]:
     temperature = scores.temperature(held, task.held_y)
     known, unknown = said.scores["test"], said.scores["unknown"]
     rejected = said.rejected or scores.rejected(said.scores["held"], rate, known, unknown)
-    numbers = {
-        **dict.fromkeys(CALIBRATED, math.nan),
+    # Without a temperature there are no calibrated errors, rather than those of a made-up one.
+    calibrated = test / temperature if math.isfinite(temperature) else None
+    return {
         "test_accuracy": scores.accuracy(test, task.test_y),
         "auroc": scores.auroc(known, unknown),
         "auroc_shuffled": scores.auroc(known, said.scores["shuffled"]),
@@ -96,17 +93,14 @@ def numbers_of(said: Said | None, task: Task, rate: float) -> dict[str, float]:
         "rejected_known": rejected[0],
         "rejected_unknown": rejected[1],
         "ece": scores.calibration_error(test, task.test_y),
+        "ece_calibrated": math.nan
+        if calibrated is None
+        else scores.calibration_error(calibrated, task.test_y),
         "nll": scores.negative_log_likelihood(test, task.test_y),
+        "nll_calibrated": math.nan
+        if calibrated is None
+        else scores.negative_log_likelihood(calibrated, task.test_y),
     }
-    # Without a temperature there are no calibrated errors, rather than those of a made-up one.
-    if math.isfinite(temperature):
-        calibrated = test / temperature
-        errors = (scores.calibration_error, scores.negative_log_likelihood)
-        numbers |= {
-            name: error(calibrated, task.test_y)
-            for name, error in zip(CALIBRATED, errors, strict=True)
-        }
-    return numbers
 
 
 Outcome = tuple[dict[str, Said | None], float, dict[str, Tensor]]
