@@ -1,6 +1,12 @@
-"""Says at the end of a run, so that nobody misses it, if pages were not tried in a browser."""
+"""Set-up of all tests; says at the end of a run if pages were not tried in a browser."""
+
+import os
 
 import pytest
+
+# Some virtual machines claim AMX and stop the process at its first instruction; oneDNN reads
+# this before torch's first product in bfloat16.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 BROWSER_TESTS = "test_audit_browser.py"
 

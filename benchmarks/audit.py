@@ -24,13 +24,13 @@ from measure import Work, alternate, arguments, finish, peak_growth
 from torch import Tensor, nn
 
 import mahalens
-from mahalens.audit.gather.input_rows import Covariance, rows_fed
-from mahalens.audit.record import Settings
-from mahalens.audit.repeats.pairs import read_pairs
-from mahalens.audit.watch.batches import Batches
-from mahalens.audit.watch.forward import Runner
-from mahalens.audit.watch.trace import Use
-from mahalens.audit.watch.untouched import untouched
+from mahalens.auditing.gather.input_rows import Covariance, rows_fed
+from mahalens.auditing.record import Settings
+from mahalens.auditing.repeats.pairs import read_pairs
+from mahalens.auditing.watch.batches import Batches
+from mahalens.auditing.watch.forward import Runner
+from mahalens.auditing.watch.trace import Use
+from mahalens.auditing.watch.untouched import untouched
 
 BATCH = 512
 

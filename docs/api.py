@@ -27,7 +27,7 @@ ROOMS = {
     "geometry": "[ellipsoids](ellipsoids.md), [theory](theory.md)",
     "geometry.ellipsoids": "[ellipsoids](ellipsoids.md); also `mahalens.ellipsoids`",
     "train": "[training](training.md)",
-    "audit": "[the audit](audit.md), [how to use it](auditing.md)",
+    "auditing": "[the audit](audit.md), [how to use it](auditing.md)",
     "data": "[data](data.md)",
     "stats": "[how numbers become verdicts](verdicts.md)",
     "report": "[run folders](run-folder.md)",

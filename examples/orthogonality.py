@@ -16,7 +16,7 @@ import math
 import torch
 
 from mahalens import Gaussian, draw_gaussian, kaiming_through_samples, read_layer
-from mahalens.audit import match_rows
+from mahalens.auditing import match_rows
 from mahalens.nn import Norm, orthogonality_penalty
 from mahalens.stats import paired_lower, summarize
 

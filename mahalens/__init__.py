@@ -9,8 +9,7 @@ from mahalens._lazy import attach
 from mahalens._version import __version__
 
 if TYPE_CHECKING:
-    from mahalens import audit
-    from mahalens.audit import (
+    from mahalens.auditing import (
         AuditRecord,
         audit_features,
         load_audit,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         read_gram,
         read_layer,
     )
+    from mahalens.auditing.network import audit
     from mahalens.data import (
         LabelledData,
         draw_ellipsoids,
@@ -118,13 +118,13 @@ _EXPORTS = {
     "Newton": "mahalens.train",
     "solve": "mahalens.train",
     # audit: audit(model, data) reads any network; what one layer says about a Gaussian
-    "audit": "mahalens.audit",
-    "audit_features": "mahalens.audit",
-    "AuditRecord": "mahalens.audit",
-    "load_audit": "mahalens.audit",
-    "prune": "mahalens.audit",
-    "read_layer": "mahalens.audit",
-    "read_gram": "mahalens.audit",
+    "audit": "mahalens.auditing",
+    "audit_features": "mahalens.auditing",
+    "AuditRecord": "mahalens.auditing",
+    "load_audit": "mahalens.auditing",
+    "prune": "mahalens.auditing",
+    "read_layer": "mahalens.auditing",
+    "read_gram": "mahalens.auditing",
     # data
     "draw_ellipsoids": "mahalens.data",
     "draw_gaussian": "mahalens.data",

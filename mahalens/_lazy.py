@@ -19,8 +19,6 @@ def attach(
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(exports[name])
-        if exports[name] == f"{package}.{name}":  # a room that goes by the name of its function
-            return module
         try:
             return getattr(module, name)
         except AttributeError:  # a module of that package, such as geometry.ellipsoids

@@ -83,7 +83,7 @@ def list_() -> None:
 def report(folder: Path) -> None:
     """Make the figures and the report of the run or the audit in DIR again."""
     if (folder / "audit.safetensors").exists():
-        from mahalens.audit.records.files import load_audit
+        from mahalens.auditing.records.files import load_audit
         from mahalens.report.audit.page import write_audit_report
 
         click.echo(write_audit_report(load_audit(folder / "audit.safetensors"), folder))

@@ -17,8 +17,8 @@ from mahalens.data.catalogue import PIXELS, SPLITS
 from mahalens.errors import InputError
 
 if TYPE_CHECKING:
-    from mahalens.audit.model_files import LoadedModel
-    from mahalens.audit.record import AuditRecord
+    from mahalens.auditing.model_files import LoadedModel
+    from mahalens.auditing.record import AuditRecord
     from mahalens.data.samples import Samples
 
 LONGEST = 600.0
@@ -110,8 +110,8 @@ def _audited(
 ) -> AuditRecord:
     import msgspec
 
-    from mahalens.audit.model_files import load_fitting, shapes_to_try
-    from mahalens.audit.network import audit as read_network
+    from mahalens.auditing.model_files import load_fitting, shapes_to_try
+    from mahalens.auditing.network import audit as read_network
     from mahalens.data.samples import load_samples
 
     if image_size is not None and len(image_size) != 2:
@@ -168,7 +168,7 @@ def _perturb(
         )
     if wish is not None or samples.y is None:
         return bool(wish), []
-    from mahalens.audit.model_files.fitting import scores_and_seconds
+    from mahalens.auditing.model_files.fitting import scores_and_seconds
 
     scores, seconds = scores_and_seconds(loaded, samples.x, samples.shape, batch_size)
     # A network may know more classes than samples that have only numbers; not than named ones.
@@ -194,7 +194,7 @@ def _named(samples: Samples) -> bool:
 
 def _passes(loaded: LoadedModel) -> int:
     """About how often perturbing all layers runs the model."""
-    from mahalens.audit.perturbation import TABLE_LEVELS
+    from mahalens.auditing.perturbation import TABLE_LEVELS
 
     matrices = sum(parameter.ndim > 1 for parameter in loaded.module.parameters())
     return max(1, matrices) * sum(map(len, TABLE_LEVELS.values()))

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from mahalens.audit.network import audit
-from mahalens.audit.record import LayerRecord
-from mahalens.audit.watch.batches import Batches
-from mahalens.audit.watch.forward import Runner
+from mahalens.auditing.network import audit
+from mahalens.auditing.record import LayerRecord
+from mahalens.auditing.watch.batches import Batches
+from mahalens.auditing.watch.forward import Runner
 from mahalens.init.layer_check import LayerCheck
 from mahalens.init.norms import fresh_norms, settled_norms
 from mahalens.init.prototypes import check_prototypes, prototype_layers

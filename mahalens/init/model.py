@@ -10,9 +10,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from mahalens.audit.watch.batches import Batches
-from mahalens.audit.watch.forward import Forward, Runner
-from mahalens.audit.watch.untouched import untouched
+from mahalens.auditing.watch.batches import Batches
+from mahalens.auditing.watch.forward import Forward, Runner
+from mahalens.auditing.watch.untouched import untouched
 from mahalens.errors import InputError
 from mahalens.init.methods import Method, check_generator, labels_for, start_layer
 from mahalens.init.norms import settled_norms

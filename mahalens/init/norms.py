@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mahalens.audit.watch.batches import Batches
-from mahalens.audit.watch.forward import Runner
-from mahalens.audit.watch.untouched import untouched
+from mahalens.auditing.watch.batches import Batches
+from mahalens.auditing.watch.forward import Runner
+from mahalens.auditing.watch.untouched import untouched
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mahalens.audit.watch.batches import Batches
-from mahalens.audit.watch.forward import Forward, Runner
-from mahalens.audit.watch.untouched import untouched
+from mahalens.auditing.watch.batches import Batches
+from mahalens.auditing.watch.forward import Forward, Runner
+from mahalens.auditing.watch.untouched import untouched
 from mahalens.init.layer_check import LayerCheck
 from mahalens.nn.head import DistanceHead
 from mahalens.nn.mahalanobis import Mahalanobis

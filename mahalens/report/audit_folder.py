@@ -18,7 +18,7 @@ from mahalens.errors import RunFolderError
 from mahalens.files import LEFT_OVER, contents, write_file
 
 if TYPE_CHECKING:
-    from mahalens.audit.record import AuditRecord
+    from mahalens.auditing.record import AuditRecord
 
 JSON, RECORD, PAGE, FIGURES, LOCK = (
     "audit.json",
@@ -56,8 +56,8 @@ def write_audit(record: AuditRecord, path: str | os.PathLike[str], *, force: boo
     ``report.html``. With ``force`` an older audit is replaced, and nothing else. Every file is
     written under a temporary name and moved into place.
     """
-    from mahalens.audit.records.frames import write_tables
-    from mahalens.audit.records.plain import audit_text
+    from mahalens.auditing.records.frames import write_tables
+    from mahalens.auditing.records.plain import audit_text
     from mahalens.report.audit.page import write_audit_report
 
     folder = Path(path)
@@ -74,7 +74,7 @@ def write_audit(record: AuditRecord, path: str | os.PathLike[str], *, force: boo
 
 def load_audit_folder(path: Path) -> AuditRecord:
     """The record in an audit's folder, or in the file itself."""
-    from mahalens.audit.records.files import load_audit
+    from mahalens.auditing.records.files import load_audit
 
     if not path.is_dir():
         if path.suffix == ".safetensors":

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from mahalens.audit.record import AuditRecord, LayerRecord
+    from mahalens.auditing.record import AuditRecord, LayerRecord
 
 _STYLES = {"distance-like": "green", "intensity-like": "yellow", "broken": "red"}
 MOST_LAYERS = 60

@@ -5,8 +5,8 @@ import torch
 from records import units_of
 from torch import nn
 
-from mahalens.audit.readings import HyperplaneReading, PairReading, Verdict
-from mahalens.audit.record import AuditRecord, DataFacts, LayerRecord, Settings
+from mahalens.auditing.readings import HyperplaneReading, PairReading, Verdict
+from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings
 
 ACTIVATIONS = {
     "relu": torch.relu,

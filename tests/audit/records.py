@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch.nn import functional
 
-from mahalens.audit.readings import (
+from mahalens.auditing.readings import (
     HistogramReading,
     HyperplaneReading,
     PairReading,
@@ -17,7 +17,7 @@ from mahalens.audit.readings import (
     Verdict,
     WhiteningReading,
 )
-from mahalens.audit.record import AuditRecord, DataFacts, LayerRecord, Settings, Skipped
+from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings, Skipped
 
 SIDE = 28
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from records import changed, example_record
 
-from mahalens.audit.records.difference import Change, difference
+from mahalens.auditing.records.difference import Change, difference
 
 FC1 = 1  # where it stands in the example
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from records import example_record
 
-from mahalens.audit.records.frames import frame_of, rows_of, write_tables
+from mahalens.auditing.records.frames import frame_of, rows_of, write_tables
 from mahalens.errors import InputError
 
 WHAT = ["units", "layers", "classes", "pairs", "suggestions", "perturbation"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mahalens.audit import match_rows, read_gram
-from mahalens.audit.gaussian.rows import random_rotation
+from mahalens.auditing import match_rows, read_gram
+from mahalens.auditing.gaussian.rows import random_rotation
 from mahalens.errors import InputError
 
 

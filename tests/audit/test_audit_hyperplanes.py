@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mahalens.audit import distance_in_spreads, distance_to_hyperplanes, sphericity
-from mahalens.audit.gaussian.rows import random_rotation
+from mahalens.auditing import distance_in_spreads, distance_to_hyperplanes, sphericity
+from mahalens.auditing.gaussian.rows import random_rotation
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 

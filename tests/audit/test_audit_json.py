@@ -9,9 +9,9 @@ import pytest
 import torch
 from records import example_record
 
-from mahalens.audit.records import plain as record_json
-from mahalens.audit.records.files import audit_json, audit_text
-from mahalens.audit.verdicts import RULE
+from mahalens.auditing.records import plain as record_json
+from mahalens.auditing.records.files import audit_json, audit_text
+from mahalens.auditing.verdicts import RULE
 
 DOCS = Path(__file__).parents[2] / "docs" / "audit-json.md"
 AGREED = [

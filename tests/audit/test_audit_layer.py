@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.audit import (
+from mahalens.auditing import (
     ACTIVATIONS,
     LAYER_METRICS,
     deduplicate,
@@ -20,7 +20,7 @@ from mahalens.audit import (
     sphericity,
     wnorm_precision_distance,
 )
-from mahalens.audit.gaussian.rows import random_rotation
+from mahalens.auditing.gaussian.rows import random_rotation
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 from mahalens.studies.gaussian.metrics import METRICS

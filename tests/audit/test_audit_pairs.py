@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.audit import deduplicate, mirrored_pairs
+from mahalens.auditing import deduplicate, mirrored_pairs
 from mahalens.errors import InputError
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.audit.perturbation import (
+from mahalens.auditing.perturbation import (
     GRID_LEVELS,
     NOTICEABLE,
     TABLE_LEVELS,

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mahalens.audit.pruning.apply import prune
+from mahalens.auditing.pruning.apply import prune
 from mahalens.nn import Abs, AbsReLU
 
 

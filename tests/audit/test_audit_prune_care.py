@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from mahalens.audit.pruning.apply import prune
+from mahalens.auditing.pruning.apply import prune
 from mahalens.errors import InputError
 from mahalens.nn import Abs, AbsReLU
 

@@ -6,10 +6,10 @@ from hand_records import MLP, centre, done, draw, fill, left, mlp, plant, same_o
 from test_audit_prune import convnet, plant_norm
 from torch import nn
 
-from mahalens.audit.network import audit
-from mahalens.audit.pruning.apply import prune
-from mahalens.audit.records.files import audit_json, load_audit
-from mahalens.audit.records.frames import rows_of, write_tables
+from mahalens.auditing.network import audit
+from mahalens.auditing.pruning.apply import prune
+from mahalens.auditing.records.files import audit_json, load_audit
+from mahalens.auditing.records.frames import rows_of, write_tables
 from mahalens.nn import AbsReLU
 
 

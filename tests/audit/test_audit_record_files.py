@@ -13,8 +13,8 @@ from records import changed, example_record
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from mahalens.audit.records.files import KEY, audit_text, load_audit, save_record
-from mahalens.audit.records.frames import write_tables
+from mahalens.auditing.records.files import KEY, audit_text, load_audit, save_record
+from mahalens.auditing.records.frames import write_tables
 from mahalens.errors import InputError
 
 

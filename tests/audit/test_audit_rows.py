@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from mahalens.audit import chance_cosine, match_rows, wnorm_precision_distance
-from mahalens.audit.gaussian.rows import match_directions, random_rotation
+from mahalens.auditing import chance_cosine, match_rows, wnorm_precision_distance
+from mahalens.auditing.gaussian.rows import match_directions, random_rotation
 from mahalens.errors import InputError
 from mahalens.geometry.gaussian import Gaussian
 

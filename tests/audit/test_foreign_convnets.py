@@ -6,10 +6,10 @@ from foreign_twin import assert_read, folded, one_by_one, rows_of_samples
 from torch import nn
 from torch.nn import functional
 
-from mahalens.audit.gather.input_rows import rows_fed
-from mahalens.audit.network import audit
-from mahalens.audit.watch.batches import Batch
-from mahalens.audit.watch.forward import Runner
+from mahalens.auditing.gather.input_rows import rows_fed
+from mahalens.auditing.network import audit
+from mahalens.auditing.watch.batches import Batch
+from mahalens.auditing.watch.forward import Runner
 
 LABELS = torch.tensor([0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 0])
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from mahalens.audit.network import audit
+from mahalens.auditing.network import audit
 from mahalens.errors import InputError
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2, 2, 0, 1, 1, 0])

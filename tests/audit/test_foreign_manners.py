@@ -16,7 +16,7 @@ from foreign_twin import (
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from mahalens.audit.network import audit
+from mahalens.auditing.network import audit
 from mahalens.errors import InputError
 
 LABELS = torch.arange(11) % 3

@@ -9,7 +9,7 @@ from foreign_twin import assert_read, one_by_one, rows_of_samples
 from torch import nn
 from torch.nn import functional
 
-from mahalens.audit.network import audit
+from mahalens.auditing.network import audit
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2, 2, 0, 1, 1, 0])
 

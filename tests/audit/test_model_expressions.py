@@ -5,7 +5,7 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mahalens.audit.model_files.expressions import LONGEST, is_plain_expression
+from mahalens.auditing.model_files.expressions import LONGEST, is_plain_expression
 
 SYMBOLS = sympy.symbols("s0 s77 u1", integer=True, positive=True)
 

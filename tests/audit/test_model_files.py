@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from mahalens.audit.model_files import LoadedModel, load_model
-from mahalens.audit.model_files.safely import quiet, weights_only
+from mahalens.auditing.model_files import LoadedModel, load_model
+from mahalens.auditing.model_files.safely import quiet, weights_only
 from mahalens.errors import InputError
 
 torch.manual_seed(0)

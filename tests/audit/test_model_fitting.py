@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-import mahalens.audit.model_files.fitting as fitting
-from mahalens.audit.model_files import load_fitting, shapes_to_try
-from mahalens.audit.model_files.fitting import scores_and_seconds
-from mahalens.audit.model_files.safely import quiet
+import mahalens.auditing.model_files.fitting as fitting
+from mahalens.auditing.model_files import load_fitting, shapes_to_try
+from mahalens.auditing.model_files.fitting import scores_and_seconds
+from mahalens.auditing.model_files.safely import quiet
 from mahalens.errors import InputError
 
 X = torch.rand(20, 64)

@@ -339,7 +339,7 @@ class TestNoTrace:
 
 class TestPerturbation:
     def test_it_is_what_a_network_with_the_perturbation_built_in_says(self):
-        from mahalens.audit.perturbation import TABLE_LEVELS, level_key, perturb
+        from mahalens.auditing.perturbation import TABLE_LEVELS, level_key, perturb
 
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))

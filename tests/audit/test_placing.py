@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.audit.placing import read_hyperplanes
+from mahalens.auditing.placing import read_hyperplanes
 from mahalens.errors import InputError
 
 nan, inf = math.nan, math.inf
@@ -86,7 +86,7 @@ def test_chance_in_chunks_is_the_same(monkeypatch):
     spreads = torch.rand(4, 11, generator=generator, dtype=torch.float64)
     one = torch.ones(11)
     whole = read_hyperplanes(one, one, one, one, grid, centres, spreads).chance
-    monkeypatch.setattr("mahalens.audit.placing._CHUNK", 20)
+    monkeypatch.setattr("mahalens.auditing.placing._CHUNK", 20)
     parts = read_hyperplanes(one, one, one, one, grid, centres, spreads).chance
     assert torch.equal(whole, parts)
     for k in range(11):

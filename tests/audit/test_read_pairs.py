@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.audit.repeats import duplicates, pairs
-from mahalens.audit.repeats.blocks import BestPairs
-from mahalens.audit.repeats.pairs import deduplicate, mirrored_pairs, read_pairs
+from mahalens.auditing.repeats import duplicates, pairs
+from mahalens.auditing.repeats.blocks import BestPairs
+from mahalens.auditing.repeats.pairs import deduplicate, mirrored_pairs, read_pairs
 from mahalens.errors import InputError
 
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from mahalens.audit.readings import PairReading, UnitReading, WhiteningReading
-from mahalens.audit.suggestions import suggest
+from mahalens.auditing.readings import PairReading, UnitReading, WhiteningReading
+from mahalens.auditing.suggestions import suggest
 
 
 def unit_reading(count, dead=(), saturated=(), flat=0.0):

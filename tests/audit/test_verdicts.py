@@ -5,15 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mahalens.audit.readings import (
+from mahalens.auditing.readings import (
     HyperplaneReading,
     PairReading,
     PerturbationReading,
     UnitReading,
     Verdict,
 )
-from mahalens.audit.record import LayerRecord
-from mahalens.audit.verdicts import RULE, WORDS, judge, score_of, summarise
+from mahalens.auditing.record import LayerRecord
+from mahalens.auditing.verdicts import RULE, WORDS, judge, score_of, summarise
 from mahalens.errors import InputError
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 
-from mahalens.audit.gaussian.hyperplanes import sphericity
-from mahalens.audit.whitening import (
+from mahalens.auditing.gaussian.hyperplanes import sphericity
+from mahalens.auditing.whitening import (
     effective_rank,
     oas_shrinkage,
     output_whitening,

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import mahalens.report.audit.page
-from mahalens.audit.model_files.safely import quiet
-from mahalens.audit.records.files import load_audit
+from mahalens.auditing.model_files.safely import quiet
+from mahalens.auditing.records.files import load_audit
 from mahalens.data import load_set
 
 NETS = """
@@ -258,12 +258,12 @@ class TestFolders:
         assert "another process is working in it" in outcome.err
 
     def test_an_interruption_leaves_nothing(self, cli, here, tmp_path, monkeypatch):
-        import mahalens.audit.network
+        import mahalens.auditing.network
 
         def stop(*args, **options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(mahalens.audit.network, "audit", stop)
+        monkeypatch.setattr(mahalens.auditing.network, "audit", stop)
         outcome = cli(*self.WORDS, tmp_path / "out")
         assert (outcome.code, outcome.err.strip()) == (130, "mahalens: stopped")
         assert not (tmp_path / "out").exists()

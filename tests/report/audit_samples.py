@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from mahalens.audit.readings import Verdict
-from mahalens.audit.record import DataFacts
+from mahalens.auditing.readings import Verdict
+from mahalens.auditing.record import DataFacts
 
 
 def _load_records():

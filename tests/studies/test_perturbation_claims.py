@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mahalens.audit.perturbation import GRID_LEVELS, level_key, reliance_index
+from mahalens.auditing.perturbation import GRID_LEVELS, level_key, reliance_index
 from mahalens.studies.claims import judge
 from mahalens.studies.evidence import Evidence
 from mahalens.studies.perturbation.claims import CLAIMS, LOST, SOURCE, claims_for

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mahalens.audit.perturbation import GRID_LEVELS, TABLE_LEVELS
+from mahalens.auditing.perturbation import GRID_LEVELS, TABLE_LEVELS
 from mahalens.errors import Interrupted
 from mahalens.nn.chain import Chain
 from mahalens.studies.perturbation import measuring

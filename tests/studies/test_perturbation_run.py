@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from safetensors.torch import load_file
 from scipy import stats
 
-from mahalens.audit.perturbation import GRID_LEVELS, TABLE_LEVELS, level_key, reliance_index
+from mahalens.auditing.perturbation import GRID_LEVELS, TABLE_LEVELS, level_key, reliance_index
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.perturbation import config as config_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mahalens.audit.record import AuditRecord, LayerRecord, Settings
+from mahalens.auditing.record import AuditRecord, LayerRecord, Settings
 from mahalens.report.audit.marks import verdict_mark
 from mahalens.report.audit.units import rarest
 from mahalens.report.numbers import MISSING, is_number, number

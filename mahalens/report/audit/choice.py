@@ -7,7 +7,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from mahalens.audit.record import LayerRecord
+from mahalens.auditing.record import LayerRecord
 from mahalens.report.audit.compact import Floats, array
 
 SHOWN_CLASSES = 30

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from mahalens.audit.readings import (
+from mahalens.auditing.readings import (
     HistogramReading,
     PerturbationReading,
     PrototypeReading,
     WhiteningReading,
 )
-from mahalens.audit.record import LayerRecord
+from mahalens.auditing.record import LayerRecord
 from mahalens.report.audit.choice import SHOWN_CLASSES
 from mahalens.report.audit.compact import Floats, array, one, short
 

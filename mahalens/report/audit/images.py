@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mahalens.audit.record import AuditRecord
+from mahalens.auditing.record import AuditRecord
 from mahalens.report.audit.compact import Floats, array
 
 LARGEST = 64  # pixels of a side

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from mahalens.audit.record import AuditRecord
+from mahalens.auditing.record import AuditRecord
 from mahalens.report.audit.about import short_name
 from mahalens.report.audit.marks import VERDICTS, verdict_mark
 from mahalens.report.figures.style import GREY, INK, WIDTH, plain

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mahalens.audit.record import AuditRecord
+from mahalens.auditing.record import AuditRecord
 from mahalens.files import write_file
 from mahalens.report.audit import about
 from mahalens.report.audit.payload import as_script, page_data
@@ -73,7 +73,7 @@ def render_audit_page(record: AuditRecord) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    from mahalens.audit.verdicts import RULE
+    from mahalens.auditing.verdicts import RULE
 
     environment = Environment(
         loader=PackageLoader("mahalens.report"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mahalens.audit.record import AuditRecord, LayerRecord
+from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.report.audit import details, images, marks, units
 from mahalens.report.audit.choice import SHOWN_CLASSES, interesting, shares
 from mahalens.report.audit.compact import one, short

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mahalens.audit.record import AuditRecord, LayerRecord
+from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.report.audit.choice import nearness
 from mahalens.report.audit.compact import Floats, array
 from mahalens.report.audit.marks import COLOURS, SHAPES, class_mark

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mahalens.audit.readings import HyperplaneReading, PairReading
-from mahalens.audit.record import AuditRecord, LayerRecord
+from mahalens.auditing.readings import HyperplaneReading, PairReading
+from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.report.audit.choice import SHOWN_CLASSES, nearness
 from mahalens.report.audit.compact import array, short
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mahalens.audit import gram_scale, match_rows, read_gram, read_layer, rows_to_read
+from mahalens.auditing import gram_scale, match_rows, read_gram, read_layer, rows_to_read
 from mahalens.nn import mahalanobis_model
 from mahalens.studies.gaussian.metrics import METRICS
 from mahalens.studies.gaussian.problem import Problem

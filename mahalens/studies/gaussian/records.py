@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mahalens.audit import chance_cosine
+from mahalens.auditing import chance_cosine
 from mahalens.data import stream
 from mahalens.studies.claims import judge
 from mahalens.studies.evidence import Evidence

@@ -9,7 +9,7 @@ TABLE: dict[str, tuple[float, ...]] = {
     "clip": (0.1, 0.5),
     "offset": (-0.1, -0.01, 0.01, 0.1, 0.25),
 }
-"""The levels that a run has a column for: those of :mod:`mahalens.audit.perturbation`."""
+"""The levels that a run has a column for: those of :mod:`mahalens.auditing.perturbation`."""
 
 
 def column(kind: str, level: float) -> str:

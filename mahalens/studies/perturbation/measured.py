@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mahalens.audit.perturbation import GRID_LEVELS, level_key, reliance_index
+from mahalens.auditing.perturbation import GRID_LEVELS, level_key, reliance_index
 from mahalens.studies.folder import CHECKPOINTS, RunFolder
 from mahalens.studies.perturbation.claims import LOST, after_name
 from mahalens.studies.perturbation.levels import TABLE, column, perturbed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mahalens.audit.perturbation import GRID_LEVELS, Kind, perturb
+from mahalens.auditing.perturbation import GRID_LEVELS, Kind, perturb
 from mahalens.errors import Interrupted
 from mahalens.nn.chain import ELEMENTWISE, Chain
 from mahalens.studies.representation.problem import Group, Problem

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mahalens.audit.perturbation import GRID_LEVELS
+from mahalens.auditing.perturbation import GRID_LEVELS
 from mahalens.stats import summarize
 from mahalens.studies.claims import judge
 from mahalens.studies.evidence import Evidence

@@ -1,0 +1,112 @@
+"""Whether a record is of a model, and whether a module's size may be changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, jit, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mahalens.auditing.record import AuditRecord, LayerRecord
+from mahalens.errors import InputError
+
+_PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Changes:
+    """Says which modules of a model can be given another size."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._owners: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self._owners.setdefault(_memory(parameter), []).append(name)
+
+    def fault(self, name: str) -> str:
+        """What speaks against changing a module's size; empty if nothing does."""
+        parts = name.split(".")
+        for depth in range(len(parts)):
+            above = submodule(self.model, ".".join(parts[:depth]))
+            if isinstance(above, fx.GraphModule):
+                return "is part of an exported program, whose sizes are fixed"
+            if isinstance(above, jit.ScriptModule):
+                return "is part of a TorchScript program, whose sizes are fixed"
+        module = submodule(self.model, name)
+        if module is None:
+            return "is no module of its own"
+        if nn.utils.parametrize.is_parametrized(module):
+            return "has parametrised weights"
+        norm = isinstance(module, _BatchNorm)
+        if type(module) not in _PLAIN and not norm:
+            return f"is a {type(module).__name__}, not a plain Linear or convolution"
+        if module._parameters.get("weight") is None and not norm:
+            return "has weights that are computed from others"
+        if "forward" in vars(module):
+            return "has been given another forward"
+        if getattr(module, "groups", 1) != 1:
+            return "is a convolution in groups"
+        for key, parameter in module.named_parameters(recurse=False):
+            others = [o for o in self._owners[_memory(parameter)] if o != f"{name}.{key}"]
+            if others:
+                return f"shares its {key} with {others[0]}"
+            if not parameter.is_floating_point():
+                return f"has a {key} of type {parameter.dtype}"
+        return ""
+
+
+def require_fitting(model: nn.Module, record: AuditRecord) -> None:
+    """Refuse a record that is of another model."""
+    for layer in record.layers:
+        if layer.kind == "features":
+            raise InputError(
+                f"{layer.name} was audited from activations alone; audit the model to prune it"
+            )
+        module = submodule(model, layer.name)
+        weight = getattr(module, "weight", None)
+        if module is None or not isinstance(weight, Tensor):
+            names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+            if not names & {f"{layer.name}_weight", f"{layer.name}.weight", layer.name}:
+                raise InputError(
+                    f"the model has no layer {layer.name!r}, but the record does; "
+                    "give the model that was audited"
+                )
+            continue
+        size = (weight.shape[0], weight[:1].numel())
+        if size != (layer.units_count, layer.inputs):
+            raise InputError(
+                f"layer {layer.name} has {size[0]} units of {size[1]} inputs in the model and "
+                f"{layer.units_count} of {layer.inputs} in the record; give the model that was "
+                "audited, or audit this one"
+            )
+
+
+def require_same_weights(layer: LayerRecord, weight: Tensor) -> None:
+    """Refuse weights that have changed since the audit: what was dead may have come to life."""
+    if layer.hyperplanes is None:
+        return
+    lengths = layer.hyperplanes.length.double()
+    if not torch.allclose(weight.norm(dim=1), lengths, rtol=1e-3, atol=1e-12, equal_nan=True):
+        raise InputError(
+            f"the weights of {layer.name} are not those that were audited; audit the model again"
+        )
+
+
+def submodule(model: nn.Module, name: str) -> nn.Module | None:
+    """The module of a layer, or None if the layer is none of its own."""
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        # A model that is itself a layer goes by the name of its class.
+        return model if name == type(model).__name__ and not list(model.children()) else None
+
+
+def _memory(parameter: Tensor) -> int:
+    """Where a parameter's numbers lie: the same for tied ones and for views of one."""
+    return parameter.untyped_storage().data_ptr() or id(parameter)
+
+
+def double(tensor: Any) -> Tensor:
+    """A parameter's numbers as float64 on the CPU."""
+    plain: Tensor = tensor.detach().to("cpu").to(torch.float64)
+    return plain

@@ -1,0 +1,275 @@
+"""What changed between two audits of a network: before and after training, say, or pruning."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from mahalens.auditing.record import AuditRecord, LayerRecord
+
+Number = float | int | None
+Pairs = tuple[tuple[int, int], ...]
+
+_RELATIVE, _ABSOLUTE = 1e-6, 1e-9  # numbers closer than this are the same but for rounding
+_STILL = 1e-5  # hyperplanes that moved by fewer spreads stand still
+_MOST_NAMED = 8
+_COUNTS = ("dead", "mirrored_pairs", "duplicate_pairs")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A number before and after; None where it was not measured."""
+
+    before: Number
+    after: Number
+
+    @property
+    def changed(self) -> bool:
+        """Whether the two differ by more than rounding."""
+        if self.before is None or self.after is None:
+            return self.before is not self.after
+        if math.isnan(self.before) or math.isnan(self.after):
+            return not (math.isnan(self.before) and math.isnan(self.after))
+        return not math.isclose(self.before, self.after, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+
+    def __str__(self) -> str:
+        return f"{_told(self.before)} -> {_told(self.after)}"
+
+
+class LayerDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What changed in one layer. Lists of units are empty where the two layers differ in size."""
+
+    name: str
+    units: Change
+    verdict_before: str
+    verdict_after: str
+    died: tuple[int, ...] = ()
+    revived: tuple[int, ...] = ()
+    became_rare: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """By threshold; units that died included."""
+    mirrored_gained: Pairs = ()
+    mirrored_lost: Pairs = ()
+    duplicate_gained: Pairs = ()
+    duplicate_lost: Pairs = ()
+    numbers: dict[str, Change]
+    """Counts of units and pairs, ``sphericity``, ``precision_error``, ``input_rank``,
+    ``output_rank``, ``score``, ``silent_share``, ``perturbation_index``."""
+    shift: Tensor | None = None
+    """By how many spreads the data's mean moved relative to each hyperplane [K]."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than it was, beyond rounding."""
+        return bool(self.findings())
+
+    def findings(self) -> list[str]:
+        """Each change in a few words, the most important first."""
+        found = []
+        if self.verdict_before != self.verdict_after:
+            found.append(f"{self.verdict_before} -> {self.verdict_after}")
+        if self.units.changed:
+            found.append(f"units {self.units}")
+        for units, word in ((self.died, "died"), (self.revived, "came back to life")):
+            if units:
+                found.append(f"{len(units)} {word} ({_named(units)})")
+        for threshold, units in self.became_rare.items():
+            rare = tuple(unit for unit in units if unit not in self.died)
+            if rare:
+                found.append(f"{len(rare)} now active on less than {threshold} ({_named(rare)})")
+        for kind in ("mirrored", "duplicate"):
+            for pairs, word in (
+                (getattr(self, f"{kind}_gained"), "new"),
+                (getattr(self, f"{kind}_lost"), "lost"),
+            ):
+                if pairs:
+                    found.append(f"{len(pairs)} {kind} {word} ({_named(pairs)})")
+        listed = not self.units.changed  # else the counts are all there is to tell
+        for name, change in self.numbers.items():
+            if change.changed and not (listed and name in _COUNTS):
+                found.append(f"{name.replace('_', ' ')} {change}")
+        moved = _moved(self.shift)
+        if moved:
+            found.append(moved)
+        return found
+
+
+class AuditDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What changed from one record to another; ``print`` tells it in a few lines."""
+
+    layers: tuple[LayerDifference, ...]
+    """The layers that both records have."""
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    accuracy: Change
+    notes: tuple[str, ...] = ()
+    """Why the two records may not be comparable."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than it was, beyond rounding."""
+        some = any(layer.changed for layer in self.layers)
+        return some or bool(self.removed or self.added) or self.accuracy.changed
+
+    def __str__(self) -> str:
+        different = [layer for layer in self.layers if layer.changed]
+        heads = []
+        if different:
+            total = len(self.layers)
+            heads.append(f"{len(different)} of {total} layer{'s' * (total > 1)} changed")
+        if self.accuracy.changed:
+            heads.append(f"accuracy {self.accuracy}")
+        if self.removed:
+            heads.append(f"gone: {_named(self.removed)}")
+        if self.added:
+            heads.append(f"new: {_named(self.added)}")
+        lines = ["; ".join(heads) or "nothing changed"]
+        lines += [f"  {layer.name}: {'; '.join(layer.findings())}" for layer in different]
+        told = [*self.notes, *(f"{x.name}: {note}" for x in self.layers for note in x.notes)]
+        return "\n".join([*lines, *(f"note: {note}" for note in told)])
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A row per layer and number: ``layer``, ``what``, ``before``, ``after``, ``changed``."""
+        rows: list[dict[str, Any]] = []
+
+        def add(layer: str, what: str, before: Any, after: Any, changed: bool) -> None:
+            row = {"layer": layer, "what": what, "before": before, "after": after}
+            rows.append({**row, "changed": changed})
+
+        add("", "accuracy", self.accuracy.before, self.accuracy.after, self.accuracy.changed)
+        for layer in self.layers:
+            was, now = layer.verdict_before, layer.verdict_after
+            add(layer.name, "verdict", was, now, was != now)
+            for what, change in {"units": layer.units, **layer.numbers}.items():
+                add(layer.name, what, change.before, change.after, change.changed)
+        return rows
+
+
+def difference(before: AuditRecord, after: AuditRecord) -> AuditDifference:
+    """Compare two records of a network, layer by layer of the same name.
+
+    Records of other data or with other settings are compared all the same, with a note. Where a
+    layer's number of units differs its units cannot be told apart, and only the layer's numbers
+    are compared. Numbers equal within rounding (1e-6) count as unchanged.
+
+    Example:
+        >>> print(before.diff(after))  # doctest: +SKIP
+        1 of 3 layers changed; accuracy 0.925 -> 0.931
+          fc1: mixed -> distance-like; 2 died (3, 17); sphericity 2.31 -> 0.4
+    """
+    was = {layer.name: layer for layer in before.layers}
+    now = {layer.name: layer for layer in after.layers}
+    return AuditDifference(
+        layers=tuple(_layer(was[name], now[name]) for name in was if name in now),
+        removed=tuple(name for name in was if name not in now),
+        added=tuple(name for name in now if name not in was),
+        accuracy=Change(before.accuracy, after.accuracy),
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def _numbers(layer: LayerRecord) -> dict[str, Number]:
+    pairs = layer.pairs
+    whitening = ("sphericity", "precision_error", "input_rank", "output_rank")
+    return {
+        "dead": len(layer.units.dead),
+        "mirrored_pairs": None if pairs is None else len(pairs.mirrored),
+        "duplicate_pairs": None if pairs is None else len(pairs.duplicate),
+        "silent_share": layer.units.silent_share,
+        "score": layer.verdict.score,
+        **{name: getattr(layer.whitening, name, None) for name in whitening},
+        "perturbation_index": None if layer.perturbation is None else layer.perturbation.index,
+    }
+
+
+def _layer(before: LayerRecord, after: LayerRecord) -> LayerDifference:
+    was, now = _numbers(before), _numbers(after)
+    units = Change(before.units_count, after.units_count)
+    notes = [
+        f"{what} {getattr(before, what)} -> {getattr(after, what)}"
+        for what in ("kind", "activation", "inputs")
+        if getattr(before, what) != getattr(after, what)
+    ]
+    parts: dict[str, Any] = {}
+    if units.changed:
+        notes.append("another number of units, so only numbers of the layer are compared")
+    else:
+        parts = _unit_parts(before, after)
+    return LayerDifference(
+        name=before.name,
+        units=units,
+        verdict_before=before.verdict.word,
+        verdict_after=after.verdict.word,
+        numbers={name: Change(was[name], now[name]) for name in was},
+        notes=tuple(notes),
+        **parts,
+    )
+
+
+def _unit_parts(before: LayerRecord, after: LayerRecord) -> dict[str, Any]:
+    """The parts of a difference that are about single units."""
+    parts: dict[str, Any] = {
+        "died": _without(after.units.dead, before.units.dead),
+        "revived": _without(before.units.dead, after.units.dead),
+        "became_rare": {
+            threshold: _without(units, before.units.rare[threshold])
+            for threshold, units in after.units.rare.items()
+            if threshold in before.units.rare
+        },
+    }
+    if before.pairs is not None and after.pairs is not None:
+        for kind in ("mirrored", "duplicate"):
+            was, now = getattr(before.pairs, kind), getattr(after.pairs, kind)
+            parts[f"{kind}_gained"] = _without(now, was)
+            parts[f"{kind}_lost"] = _without(was, now)
+    if before.hyperplanes is not None and after.hyperplanes is not None:
+        parts["shift"] = after.hyperplanes.mean_spreads - before.hyperplanes.mean_spreads
+    return parts
+
+
+def _notes(before: AuditRecord, after: AuditRecord) -> list[str]:
+    notes = []
+    for what, was, now in (
+        ("data", before.data, after.data),
+        ("settings", before.settings, after.settings),
+    ):
+        other = [name for name in was.__struct_fields__ if getattr(was, name) != getattr(now, name)]
+        if other:
+            names = ", ".join(name.replace("_", " ") for name in other)
+            notes.append(f"the two audits differ in {what} ({names}), not only in the network")
+    if before.model != after.model:
+        notes.append(f"the models are called {before.model} and {after.model}")
+    if before.mahalens != after.mahalens:
+        notes.append(f"made by mahalens {before.mahalens} and {after.mahalens}")
+    return notes
+
+
+def _without(these: Any, those: Any) -> Any:
+    known = set(those)
+    return tuple(one for one in these if one not in known)
+
+
+def _moved(shift: Tensor | None) -> str:
+    if shift is None or not shift.numel():
+        return ""
+    size = shift.double().abs().nan_to_num(nan=0.0)
+    unit = int(size.argmax())
+    if size[unit] <= _STILL:
+        return ""
+    typical = float(torch.quantile(size, 0.5))
+    return f"hyperplanes moved by {typical:.2g} spreads (median), at most {size[unit]:.2g} ({unit})"
+
+
+def _named(things: tuple[Any, ...]) -> str:
+    told = ["-".join(map(str, x)) if isinstance(x, tuple) else str(x) for x in things]
+    more = len(told) - _MOST_NAMED
+    return ", ".join([*told[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _told(value: Number) -> str:
+    if value is None:
+        return "unknown"
+    return str(value) if isinstance(value, int) else f"{value:.4g}"

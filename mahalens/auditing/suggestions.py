@@ -1,0 +1,219 @@
+"""What to do about a layer, as it follows from what was found in it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mahalens.auditing.pruning.plan import HOMOGENEOUS
+from mahalens.auditing.readings import PairReading, Suggestion, UnitReading, WhiteningReading
+from mahalens.auditing.watch.functions import ELEMENTWISE
+
+_TOLD = 1e9
+CONDITION = 1e6
+"""From this ratio of the largest to the smallest variance on, an input is worth normalising."""
+OFFSET = 3.0
+"""From this many spreads between its mean and 0 on, an input is worth normalising."""
+SPREADS = 100.0
+"""From this ratio of wide to narrow spreads of single inputs on, an input is worth normalising."""
+
+# Units under these can be taken out one by one; prelu may have a slope for each unit.
+_PER_UNIT = (ELEMENTWISE | {"none"}) - {"prelu"}
+
+
+def suggest(
+    *,
+    activation: str,
+    feeds: str | None,
+    inputs: int,
+    units: UnitReading,
+    pairs: PairReading | None = None,
+    whitening: WhiteningReading | None = None,
+    input_mean: Tensor | None = None,
+    input_std: Tensor | None = None,
+) -> tuple[Suggestion, ...]:
+    """What can be done about a layer, with the effect to expect.
+
+    ===================  ==================================================================
+    ``remove dead``      if there are dead units. Exact where they act one by one and are
+                         read by one known layer
+    ``restart dead``     the same units, the other way. Changes the outputs
+    ``merge duplicates`` if there are duplicates. Exact under the same conditions; under an
+                         activation that does not scale, only for copies of equal length
+    ``fold mirrored``    if there are mirrored pairs under relu or abs. Exact for the pairs
+                         that share a hyperplane and, under relu, are read alike
+    ``normalise input``  if variances reach over a factor of :data:`CONDITION` or more, the
+                         mean lies :data:`OFFSET` spreads or more from 0, or the spreads of
+                         single inputs reach over a factor of :data:`SPREADS` or more
+    ``lower saturation`` if there are saturated units
+    ===================  ==================================================================
+
+    ``exact`` says that :func:`mahalens.prune` may apply a suggestion; it checks every unit and
+    leaves those for which the outputs would change. The variances are the eigenvalues of the
+    input's covariance (``whitening.spectrum``). The mean's distance from 0 is
+    ``‖mean‖ / √(Σ std²)``, and the spreads of single inputs are compared at their 5th and 95th
+    percentiles, constant inputs apart.
+
+    Args:
+        activation: name of the function that follows.
+        feeds: the one layer that reads the activations, if there is one.
+        inputs: D, inputs of a row.
+        units: how the units respond.
+        pairs: units that repeat one another; None where the weights are not known.
+        whitening: for the spectrum of the input.
+        input_mean: mean of each input [D].
+        input_std: its standard deviation [D].
+
+    Example:
+        >>> one = torch.ones(4)
+        >>> units = UnitReading(
+        ...     dead=(2,), rare={}, always=(), saturated=(), active=one, flat=0 * one, mean=one,
+        ...     std=one, skewness=one, least=one, greatest=one, quantiles=one[:, None])
+        >>> remove, restart = suggest(activation="relu", feeds="out", inputs=7, units=units)
+        >>> remove.action, remove.units, remove.exact
+        ('remove dead', (2,), True)
+        >>> remove.effect.partition(";")[0]
+        'saves 1 of 4 units (25 %), 7 weights here and the column of out that reads each'
+    """
+    known = feeds is not None and activation in _PER_UNIT
+    found = [
+        *_dead(units, feeds, inputs, known),
+        *_duplicates(units, pairs, activation, inputs, known),
+        *_mirrored(units, pairs, activation, inputs, known),
+        *_input(whitening, input_mean, input_std),
+        *_saturated(units, activation),
+    ]
+    return tuple(found)
+
+
+def _dead(units: UnitReading, feeds: str | None, inputs: int, known: bool) -> list[Suggestion]:
+    if not units.dead:
+        return []
+    saved = _saved(len(units.dead), len(units.active), inputs)
+    readers = f"the column of {feeds} that reads each" if feeds else "whatever reads them"
+    some = "one unit has" if len(units.dead) == 1 else f"{len(units.dead)} units have"
+    return [
+        Suggestion(
+            action="remove dead",
+            units=units.dead,
+            effect=f"saves {saved} and {readers}; the outputs on the audited data stay as they are",
+            exact=known,
+        ),
+        Suggestion(
+            action="restart dead",
+            units=units.dead,
+            effect=f"{some} something to measure again, if new weights place the hyperplane in "
+            f"the data ({_share(len(units.dead), len(units.active))} of the layer); "
+            "the outputs change, so training must go on",
+            exact=False,
+        ),
+    ]
+
+
+def _duplicates(
+    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, known: bool
+) -> list[Suggestion]:
+    spare = tuple(sorted({j for _, j in pairs.duplicate})) if pairs is not None else ()
+    if not spare:
+        return []
+    effect = f"saves {_saved(len(spare), len(units.active), inputs)}; "
+    if activation in HOMOGENEOUS:
+        effect += "the outputs stay as they are once what reads a copy is added to the original's"
+    else:
+        effect += (
+            f"the outputs stay as they are where copies have equal length, for {activation} does "
+            "not scale with its input; prune checks this"
+        )
+    return [Suggestion(action="merge duplicates", units=spare, effect=effect, exact=known)]
+
+
+def _mirrored(
+    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, known: bool
+) -> list[Suggestion]:
+    if pairs is None or not pairs.mirrored or activation not in ("relu", "abs"):
+        return []
+    number = len(pairs.mirrored)
+    what = "1 pair becomes one unit" if number == 1 else f"{number} pairs become one unit each"
+    saved = _saved(number, len(units.active), inputs)
+    if activation == "relu":
+        effect = (
+            f"up to {what} with an absolute value, which saves {saved}; the outputs stay as they "
+            "are for pairs that share a hyperplane and are read with equal weights; "
+            "prune checks both"
+        )
+    else:
+        effect = (
+            f"up to {what}, which saves {saved}; the outputs stay as they are for pairs that share "
+            "a hyperplane, since |-z| = |z|; prune checks this"
+        )
+    both = tuple(sorted(unit for pair in pairs.mirrored for unit in pair))
+    return [Suggestion(action="fold mirrored", units=both, effect=effect, exact=known)]
+
+
+def _input(
+    whitening: WhiteningReading | None, mean: Tensor | None, std: Tensor | None
+) -> list[Suggestion]:
+    reasons = []
+    if whitening is not None and len(whitening.spectrum) > 1:
+        condition = float(whitening.spectrum[0] / whitening.spectrum[-1])
+        if condition >= CONDITION:
+            reasons.append(
+                "whitening it would bring its condition number from "
+                f"{_at_most(condition)} to 1, and normalising each input brings it nearer"
+            )
+    if mean is not None and std is not None:
+        reasons += _scales(mean.to(torch.float64), std.to(torch.float64))
+    if not reasons:
+        return []
+    effect = "; ".join(reasons) + "; gradient steps then suit all directions alike"
+    return [Suggestion(action="normalise input", units=(), effect=effect, exact=False)]
+
+
+def _scales(mean: Tensor, std: Tensor) -> list[str]:
+    """What is wrong with the place and the spreads of single inputs."""
+    varying = torch.sort(std[(std > 0) & std.isfinite()]).values
+    if len(varying) == 0 or not bool(mean.isfinite().all()):
+        return []
+    reasons = []
+    offset = float(torch.linalg.vector_norm(mean) / torch.linalg.vector_norm(varying))
+    if offset >= OFFSET:
+        reasons.append(f"its mean lies {offset:.1f} spreads from 0 and would lie at 0")
+    last = len(varying) - 1
+    narrow, wide = varying[round(0.05 * last)], varying[round(0.95 * last)]
+    ratio = float(wide / narrow)
+    if ratio >= SPREADS and math.isfinite(ratio):
+        reasons.append(
+            f"spreads of single inputs differ by a factor of {ratio:.3g} and would be equal"
+        )
+    return reasons
+
+
+def _saturated(units: UnitReading, activation: str) -> list[Suggestion]:
+    if not units.saturated:
+        return []
+    number = len(units.saturated)
+    flat = float(units.flat[list(units.saturated)].mean())
+    effect = (
+        f"{number} of {len(units.active)} units pass on gradients again: they are constant or at "
+        f"a flat end of {activation} (on {100 * flat:.0f} % of the rows); smaller weights, or a "
+        "bias that brings their mean to the middle, change the outputs, so training must go on"
+    )
+    return [
+        Suggestion(action="lower saturation", units=units.saturated, effect=effect, exact=False)
+    ]
+
+
+def _saved(spare: int, count: int, inputs: int) -> str:
+    noun = "weight" if spare * inputs == 1 else "weights"
+    return f"{spare} of {count} units ({_share(spare, count)}), {spare * inputs} {noun} here"
+
+
+def _share(part: int, count: int) -> str:
+    return f"{100 * part / count:.0f} %"
+
+
+def _at_most(condition: float) -> str:
+    """A condition number; beyond what rounding lets one tell, only that it is beyond."""
+    return f"{condition:.1e}" if condition < _TOLD else f"above {_TOLD:.0e}"
