@@ -186,16 +186,16 @@ MLP = (
 )
 
 
-def same_outputs(pruned, model, x, eps=None):
+def same_outputs(smaller, model, x, eps=None):
     with torch.no_grad():
-        wanted, got = model(x), pruned.model(x)
+        wanted, got = model(x), smaller(x)
     eps = eps or 50 * torch.finfo(wanted.dtype).eps
     torch.testing.assert_close(got, wanted, rtol=eps, atol=eps * float(wanted.abs().max()))
 
 
-def done(pruned):
-    return {(step.layer, step.action): step.units for step in pruned.done}
+def done(smaller):
+    return {(step.layer, step.action): step.units for step in smaller.pruned.done}
 
 
-def left(pruned):
-    return {(rest.layer, rest.action): rest.reason for rest in pruned.left}
+def left(smaller):
+    return {(rest.layer, rest.action): rest.reason for rest in smaller.pruned.left}

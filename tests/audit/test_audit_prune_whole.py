@@ -73,7 +73,7 @@ class TestPlanted:
     def test_pruned(self, planted):
         model, x = planted()
         record = audit(model, x)
-        pruned = prune(model, record)
+        pruned = prune(model, record, x)
         found = done(pruned)
         assert {key: tuple(sorted(units)) for key, units in found.items()} == WANTED[planted]
         same_outputs(pruned, model, x, eps=2e-5)
@@ -81,17 +81,17 @@ class TestPlanted:
     def test_from_a_file(self, planted, tmp_path):
         model, x = planted()
         audit(model, x).save(tmp_path / "audit.safetensors")
-        pruned = prune(model, load_audit(tmp_path / "audit.safetensors"))
+        pruned = prune(model, load_audit(tmp_path / "audit.safetensors"), x)
         assert set(done(pruned)) == set(WANTED[planted])
 
     def test_again(self, planted):
         model, x = planted()
         before = audit(model, x)
-        once = prune(model, before)
-        after = audit(once.model, x)
+        once = prune(model, before, x)
+        after = audit(once, x)
         assert all(layer.units.dead == () for layer in after.layers)
-        twice = prune(once.model, after)
-        assert twice.done == ()
+        twice = prune(once, after, x)
+        assert twice.pruned.done == ()
         assert "units " in str(before.diff(after))
 
 
@@ -111,9 +111,9 @@ def test_records_of_real_audits_are_kept_and_told(labelled, tmp_path):
 
 def test_what_an_audit_says_of_folded_pairs():
     model, x = planted_mlp()
-    small = prune(model, audit(model, x)).model
+    small = prune(model, audit(model, x), x)
     assert isinstance(small[1], AbsReLU)
-    again = prune(small, audit(small, x))
-    assert again.done == ()
+    again = prune(small, audit(small, x), x)
+    assert again.pruned.done == ()
     assert left(again) == {}
     assert len(MLP) == len(audit(small, x).layers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, jit, nn
@@ -11,7 +12,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.errors import InputError
 
+M = TypeVar("M", bound=nn.Module)
+
 _PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 
 
 class Changes:
@@ -42,8 +47,8 @@ class Changes:
             return f"is a {type(module).__name__}, not a plain Linear or convolution"
         if module._parameters.get("weight") is None and not norm:
             return "has weights that are computed from others"
-        if "forward" in vars(module):
-            return "has been given another forward"
+        if reason := not_as_written(module):
+            return reason
         if getattr(module, "groups", 1) != 1:
             return "is a convolution in groups"
         for key, parameter in module.named_parameters(recurse=False):
@@ -53,6 +58,19 @@ class Changes:
             if not parameter.is_floating_point():
                 return f"has a {key} of type {parameter.dtype}"
         return ""
+
+
+def not_as_written(module: nn.Module) -> str:
+    """Why a module may do something other than its class in torch; empty if it cannot."""
+    if not type(module).__module__.startswith("torch.nn"):
+        return f"is a {type(module).__name__}, not a module of torch"
+    if "forward" in vars(module):
+        return "has been given another forward"
+    if any(getattr(module, hooks, None) for hooks in _HOOKS):
+        return "has a hook, which may read or change single units"
+    if any(getattr(nn.modules.module, hooks, None) for hooks in _GLOBAL_HOOKS):
+        return "is called with a hook on all modules, which may read or change single units"
+    return ""
 
 
 def require_fitting(model: nn.Module, record: AuditRecord) -> None:
@@ -90,6 +108,18 @@ def require_same_weights(layer: LayerRecord, weight: Tensor) -> None:
         raise InputError(
             f"the weights of {layer.name} are not those that were audited; audit the model again"
         )
+
+
+def copied(model: M, share: bool = False) -> M:
+    """A copy of a model; it may share parameters and buffers, which may be large."""
+    shared: dict[int, Any] = {}
+    if share:
+        shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    try:
+        return copy.deepcopy(model, shared)
+    except Exception as error:  # any, from the user's own modules
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the model cannot be copied ({reason}); it was not changed") from error
 
 
 def submodule(model: nn.Module, name: str) -> nn.Module | None:

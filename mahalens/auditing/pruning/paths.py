@@ -1,13 +1,16 @@
-"""What stands between a layer and the one that reads it, found without running the model.
+"""What stands between a layer and the one that reads it.
 
-``torch.fx`` writes down what the forward pass does, module by module. A path is only taken for
-known if every step treats each unit by itself, keeps their order and works for any number of them.
+``torch.fx`` writes down what the forward pass does, module by module; the shapes come from a run on
+data. A path is only taken for known if every step treats each unit by itself, keeps their order and
+works for any number of them. So the axis of the units is followed from the layer to its reader.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 import operator
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +18,15 @@ import torch
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from mahalens.auditing.pruning.checks import copied, not_as_written
 from mahalens.auditing.watch.functions import ELEMENTWISE, POOLED, UNCHANGED, name_of
 from mahalens.nn.layers import Abs, Neg
 
-_LINEAR_STEPS: tuple[type[nn.Module], ...] = (
-    nn.Identity,
-    nn.Flatten,
-    nn.modules.dropout._DropoutNd,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
+Shapes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+"""Shapes of the input and the output of each layer on some samples."""
+
+_AVERAGES: tuple[type[nn.Module], ...] = (
+    nn.modules.pooling._AvgPoolNd,
     nn.modules.pooling._AdaptiveAvgPoolNd,
 )
 _MAX_POOLS: tuple[type[nn.Module], ...] = (
@@ -44,16 +46,45 @@ _TRANSFORMERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 @dataclass
 class Path:
-    """The way from a layer to its only reader."""
+    """The way from a layer to its only reader, as far as it has been followed."""
 
+    shape: tuple[int, ...]
+    """Shape of the tensor that carries the units."""
+    axis: int
+    """Axis of the units."""
+    block: int = 1
+    """Number of places of a unit that follow one another along that axis, after flattening."""
     norms: list[str] = field(default_factory=list)
     """Batch norms before the activation, by name."""
     activation: str | None = None
     """The activation's module, where it is one that is used once; else None."""
+    dim: int = -1
+    """Axis of the units where the activation is, counted from the end."""
     active: bool = False
     """Whether there is an activation at all."""
     linear: bool = True
     """Whether all that follows it is linear: dropout, average pooling, flattening."""
+
+    def flatten(self, start: int, end: int) -> str:
+        """Follow a flattening; return what is wrong with it."""
+        sizes, count = self.shape, len(self.shape)
+        start, end = start % count, end % count
+        if start <= self.axis <= end:
+            if math.prod(sizes[start : self.axis]) != 1:
+                return "flattening mixes its units with other axes"
+            self.block *= math.prod(sizes[self.axis + 1 : end + 1])
+            self.axis = start
+        elif self.axis > end:
+            self.axis -= end - start
+        self.shape = (*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :])
+        return ""
+
+    def pool(self, function: Any, dims: int) -> str:
+        """Follow a pooling over the last axes; return what is wrong with it."""
+        if self.axis >= len(self.shape) - dims:
+            return "pooling takes several of its units together"
+        self.shape = tuple(function(torch.empty(self.shape, device="meta")).shape)
+        return ""
 
 
 class Paths:
@@ -75,18 +106,24 @@ class Paths:
             except Exception as error:  # forward passes fail in any way when given proxies
                 self.reason = " ".join(str(error).split())[:120] or type(error).__name__
 
-    def find(self, layer: str, reader: str) -> Path | str:
+    def find(self, layer: str, reader: str, shapes: Shapes) -> Path | str:
         """The path between two layers, or why there is none that can be relied on."""
-        if self._in_transformer(layer, reader):
-            return Path(active=True)
-        if self.graph is None:
+        inside = self._in_transformer(layer, reader)
+        if self.graph is None and not inside:
             return f"the forward pass cannot be followed ({self.reason})"
-        for name in (layer, reader):
+        for name in () if inside else (layer, reader):
             if len(self._calls({name})) != 1:
                 return f"{name} is not called as a module exactly once in the forward pass"
             if any(n.op == "get_attr" and f"{n.target}.".startswith(f"{name}.") for n in self._all):
                 return f"the parameters of {name} are also used outside of it"
-        path = Path()
+        for name in (layer, reader):
+            if name not in shapes:
+                return f"{name} is not called on the first samples of the data"
+        output = shapes[layer][1]
+        path = Path(output, len(output) - 1 - self._places(layer))
+        if inside:
+            path.active = True
+            return path
         before = self._calls({layer})[0]
         while True:
             users = [user for user in before.users if not _asks_batch_size(before, user)]
@@ -98,7 +135,7 @@ class Paths:
             if node.all_input_nodes.count(before) != 1 or node.args[:1] != (before,):
                 return f"{node.name} reads it in a way that is not known"
             if node.op == "call_module" and node.target == reader:
-                return path
+                return self._misread(reader, path, shapes[reader][0]) or path
             fault = self._step(node, path)
             if fault:
                 return fault
@@ -111,6 +148,20 @@ class Paths:
     def _calls(self, names: set[str]) -> list[fx.Node]:
         return [n for n in self._all if n.op == "call_module" and n.target in names]
 
+    def _places(self, name: str) -> int:
+        """How many axes of positions follow the axis of a layer's units or inputs."""
+        weight: Any = self.model.get_submodule(name).weight
+        return int(weight.ndim - 2)
+
+    def _misread(self, reader: str, path: Path, shape: tuple[int, ...]) -> str:
+        """Why the reader does not sum over the units; empty if it does."""
+        if shape != path.shape:
+            return f"{reader} reads {list(shape)}, wanted {list(path.shape)} after what is known"
+        places = self._places(reader)
+        if path.axis != len(shape) - 1 - places or (places and path.block > 1):
+            return f"{reader} reads along another axis than that of its units"
+        return ""
+
     def _step(self, node: fx.Node, path: Path) -> str:
         """Take one step, and say what is wrong with it if it cannot be taken."""
         if node.op == "call_module":
@@ -118,26 +169,47 @@ class Paths:
         name = name_of(node.target) if callable(node.target) else str(node.target).strip("_")
         alone = len(node.all_input_nodes) == 1
         if name in ("view", "reshape"):
-            return "" if _free_of_size(node) else f"{name} gives its output a fixed size"
+            if not _free_of_size(node):
+                return f"{name} gives its output a fixed size"
+            return path.flatten(1, -1)
         if name in ELEMENTWISE and alone and not path.active:
             path.active = True
-        elif name in POOLED and alone and path.active:
+        elif name in POOLED and alone and path.active and (dims := re.search(r"(\d)d$", name)):
             path.linear = path.linear and "avg" in name
-        elif not (alone and (name in UNCHANGED or name == "flatten")):
+            rest, options = node.args[1:], node.kwargs
+            function: Any = node.target
+            return path.pool(lambda h: function(h, *rest, **options), int(dims[1]))
+        elif alone and name == "flatten":
+            ends: Any = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))
+            ends |= node.kwargs
+            return path.flatten(ends.get("start_dim", 0), ends.get("end_dim", -1))
+        elif not (alone and name in UNCHANGED):
             return f"{name} reads its output"
         return ""
 
     def _module_step(self, name: str, path: Path) -> str:
-        module = self.model.get_submodule(name)
+        module: Any = self.model.get_submodule(name)
+        if reason := not_as_written(module):
+            return f"{name} {reason}"
+        kind = type(module).__name__
         if isinstance(module, _BatchNorm) and not path.active:
+            if not self._used_once(module):
+                return f"{name} follows several layers"
+            if path.axis != 1 or path.block > 1:
+                return f"{name}, a {kind}, works along another axis than that of its units"
             path.norms.append(name)
         elif isinstance(module, _ACTIVATIONS) and not path.active:
-            path.active = True
-            path.activation = name if self._used_once(module) else None
+            path.active, path.dim = True, path.axis - len(path.shape)
+            path.activation = name if self._used_once(module) and path.block == 1 else None
+        elif isinstance(module, _AVERAGES):
+            return path.pool(module, int(kind[-2]))
         elif isinstance(module, _MAX_POOLS) and path.active and not module.return_indices:
             path.linear = False
-        elif not isinstance(module, _LINEAR_STEPS):
-            return f"{name}, a {type(module).__name__}, reads its output"
+            return path.pool(module, int(kind[-2]))
+        elif isinstance(module, nn.Flatten):
+            return path.flatten(module.start_dim, module.end_dim)
+        elif not isinstance(module, nn.Identity | nn.modules.dropout._DropoutNd):
+            return f"{name}, a {kind}, reads its output"
         return ""
 
     def _used_once(self, module: nn.Module) -> bool:
@@ -150,7 +222,11 @@ class Paths:
         path, _, first = layer.rpartition(".")
         if first != "linear1" or reader != f"{path}.linear2".lstrip("."):
             return False
-        return type(self.model.get_submodule(path)) in _TRANSFORMERS
+        block: Any = self.model.get_submodule(path)
+        if type(block) not in _TRANSFORMERS or "forward" in vars(block):
+            return False
+        between = (block.dropout, block.activation)
+        return not any(isinstance(part, nn.Module) and not_as_written(part) for part in between)
 
 
 class _Tracer(fx.Tracer):
@@ -166,12 +242,9 @@ class _Tracer(fx.Tracer):
 
 
 def _graph_of(model: nn.Module, opaque: bool) -> fx.Graph:
-    # The forward pass may keep things on its modules, so it is followed through a copy of them;
-    # parameters and buffers are shared, for they may be large and are not changed.
-    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
+    # The forward pass may keep things on its modules, so it is followed through a copy of them.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        return _Tracer(opaque).trace(twin)
+        return _Tracer(opaque).trace(copied(model, share=True))
 
 
 def _asks_batch_size(node: fx.Node, user: fx.Node) -> bool:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mahalens.auditing.pruning.checks import Changes, double, require_same_weights
-from mahalens.auditing.pruning.paths import Path, Paths
+from mahalens.auditing.pruning.paths import Path, Paths, Shapes
 from mahalens.auditing.record import AuditRecord, LayerRecord
+from mahalens.auditing.watch.trace import Use
 
 ACTIONS = ("dead", "duplicate", "mirrored")
 HOMOGENEOUS = ("relu", "abs", "leaky_relu", "none")
 """Activations with f(az) = a f(z) for every a > 0."""
-NO_ACTIVITY = 1e-6
-"""Units whose activations are never larger than this may be taken for dead."""
 _ROUNDING = 8  # units in the last place by which equal weights may differ
 
 
@@ -55,6 +54,27 @@ class LayerPlan:
         return [unit for unit in range(self.layer.units_count) if unit not in gone]
 
 
+class _Rows(NamedTuple):
+    """Weights [K, D] and biases [K] of a layer, float64."""
+
+    weight: Tensor
+    bias: Tensor
+    size: Tensor
+    """Sum of the magnitudes that make up each bias [K]: its rounding is relative to it."""
+
+    def factor(self, i: int, j: int, precision: float) -> float | None:
+        """The a with ``(w_j, b_j) = a (w_i, b_i)`` within rounding, of any sign; None if none."""
+        first, second = self.weight[i], self.weight[j]
+        square, length = float(first @ first), float(second.norm())
+        if not square > 0 or not length > 0:
+            return None
+        factor = float(first @ second) / square
+        apart = float((second - factor * first).norm())
+        shifted = abs(float(self.bias[j] - factor * self.bias[i]))
+        size = float(self.size[j] + abs(factor) * self.size[i])
+        return factor if apart <= precision * length and shifted <= precision * size else None
+
+
 class Planner:
     """Plans for the layers of a model; nothing is changed.
 
@@ -62,11 +82,22 @@ class Planner:
         model: the model that was audited.
         record: what was found.
         actions: some of ``dead``, ``duplicate``, ``mirrored``.
+        shapes: runs the model on some samples and returns the shapes of its layers.
     """
 
-    def __init__(self, model: nn.Module, record: AuditRecord, actions: tuple[str, ...]) -> None:
-        self.model, self.record, self.actions = model, record, actions
+    def __init__(
+        self,
+        model: nn.Module,
+        record: AuditRecord,
+        actions: tuple[str, ...],
+        shapes: Callable[[], Shapes],
+    ) -> None:
+        self.model, self.actions = model, actions
         self.layers = {layer.name: layer for layer in record.layers}
+        self._shapes: Shapes = {}
+        self._run = shapes
+        self._listeners: set[str] = set()
+        self._peaks: dict[str, Tensor] = {}
         self._left: dict[tuple[str, str, str], list[Any]] = {}
         self._paths: Paths | None = None
         self._changes = Changes(model)
@@ -83,12 +114,58 @@ class Planner:
             return None
         assert layer.feeds is not None
         plan = LayerPlan(layer, layer.feeds, path)
-        weight, bias, reads = self._numbers(plan)
-        require_same_weights(layer, weight)
+        rows, reads = self._rows(plan), self._reads(plan)
+        require_same_weights(layer, rows.weight)
         self._plan_dead(plan, wanted["dead"])
-        self._plan_duplicates(plan, wanted["duplicate"], weight, bias, reads)
-        self._plan_mirrored(plan, wanted["mirrored"], weight, bias, reads)
+        self._plan_duplicates(plan, wanted["duplicate"], rows, reads)
+        self._plan_mirrored(plan, wanted["mirrored"], rows, reads)
         return plan if len(plan.kept) < layer.units_count else None
+
+    def see(self, use: Use) -> None:
+        """Note how large the inputs of a layer are, if it reads units that are to go as dead."""
+        if use.name not in self._listeners:
+            return
+        places = use.weight.ndim - 2
+        sizes = use.input.detach().abs().movedim(use.input.ndim - 1 - places, -1)
+        peaks = double(sizes.reshape(-1, sizes.shape[-1]).amax(0))
+        before = self._peaks.get(use.name)
+        self._peaks[use.name] = peaks if before is None else torch.maximum(before, peaks)
+
+    def drop_audible(self, plans: list[LayerPlan]) -> bool:
+        """Take units out of the plans that are not dead to their reader, on what ``see`` saw.
+
+        Unit u of a layer reaches output o of its reader with at most ``Σₛ |v_ous| max |h_us|``. It
+        is dead to the reader if that is below rounding, ``ε`` times the largest such number of a
+        unit that stays (or the bias), for every o: then no sum can show it.
+        """
+        dropped = False
+        for plan in plans:
+            if not plan.dead:
+                continue
+            peaks = self._peaks.get(plan.reader)
+            reader: Any = self.model.get_submodule(plan.reader)
+            if peaks is None:
+                audible = plan.dead
+            else:
+                reads = double(reader.weight).abs()
+                reads = reads.reshape(len(reads), plan.layer.units_count, -1)
+                if len(peaks) == reads[0].numel():
+                    peaks = peaks.reshape(reads.shape[1:])
+                else:  # places of a kernel share a channel
+                    peaks = peaks[:, None]
+                terms = (reads * peaks).sum(2)
+                loudest = terms.index_fill(1, torch.tensor(plan.dead), 0).amax(1)
+                if reader.bias is not None:
+                    loudest = loudest.maximum(double(reader.bias).abs())
+                rounding = loudest * torch.finfo(reader.weight.dtype).eps / len(plan.dead)
+                quiet = (terms <= rounding[:, None]).all(0).tolist()
+                audible = [unit for unit in plan.dead if not quiet[unit]]
+            if audible:
+                reason = f"small, but {plan.reader} makes more than rounding of it"
+                self._leave(plan.layer, "dead", audible, reason)
+                plan.dead = [unit for unit in plan.dead if unit not in audible]
+                dropped = True
+        return dropped
 
     def _wanted(self, layer: LayerRecord) -> dict[str, tuple[Any, ...]]:
         pairs = layer.pairs
@@ -128,8 +205,8 @@ class Planner:
             if fault:
                 return f"{name} {fault}"
         if self._paths is None:
-            self._paths = Paths(self.model)
-        path = self._paths.find(layer.name, layer.feeds)
+            self._paths, self._shapes = Paths(self.model), self._run()
+        path = self._paths.find(layer.name, layer.feeds, self._shapes)
         if isinstance(path, Path):
             for name in path.norms:
                 fault = self._changes.fault(name)
@@ -141,47 +218,44 @@ class Planner:
                 return "the activation that the audit saw was not found"
         return path
 
-    def _numbers(self, plan: LayerPlan) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights [K, D] and biases [K] with batch norms folded in, and what reads them [O, K, S].
-
-        All in float64. S numbers read a unit: kernel places of a convolution, or places of a
-        flattened picture.
-        """
+    def _rows(self, plan: LayerPlan) -> _Rows:
+        """The rows of a layer with batch norms folded in."""
         layer: Any = self.model.get_submodule(plan.layer.name)
         weight = double(layer.weight).flatten(1)
-        units = len(weight)
-        bias = weight.new_zeros(units) if layer.bias is None else double(layer.bias)
+        bias = weight.new_zeros(len(weight)) if layer.bias is None else double(layer.bias)
+        size = bias.abs()
         for name in plan.path.norms:
             norm: Any = self.model.get_submodule(name)
             scale = (double(norm.running_var) + norm.eps).rsqrt()
             scale = scale if norm.weight is None else scale * double(norm.weight)
-            bias = (bias - double(norm.running_mean)) * scale
-            bias = bias if norm.bias is None else bias + double(norm.bias)
+            mean = double(norm.running_mean)
+            shift = torch.zeros_like(bias) if norm.bias is None else double(norm.bias)
+            bias = (bias - mean) * scale + shift
+            size = (size + mean.abs()) * scale.abs() + shift.abs()
             weight = weight * scale[:, None]
+        return _Rows(weight, bias, size)
+
+    def _reads(self, plan: LayerPlan) -> Tensor:
+        """What reads the units [O, K, S], float64.
+
+        S numbers read a unit: kernel places of a convolution, or places of a flattened picture.
+        """
         reads = double(self.model.get_submodule(plan.reader).weight)
-        return weight, bias, reads.reshape(len(reads), units, -1).clone()
+        return reads.reshape(len(reads), plan.layer.units_count, -1).clone()
 
     def _plan_dead(self, plan: LayerPlan, units: Iterable[int]) -> None:
-        layer, reading = plan.layer, plan.layer.units
-        dead = list(units)
-        if self.record.settings.tolerance > NO_ACTIVITY:
-            # Of a ReLU the largest pre-activation says the same more sharply.
-            small = (reading.greatest <= NO_ACTIVITY).tolist()
-            far = [u for u in dead if not (layer.activation == "relu" and small[u])]
-            reason = f"activations up to {self.record.settings.tolerance:g} counted as none"
-            self._leave(layer, "dead", far, reason)
-            dead = [unit for unit in dead if unit not in far]
-        if len(dead) == layer.units_count:
-            self._leave(layer, "dead", dead[:1], "a layer needs at least one unit")
-            dead = dead[1:]
-        plan.dead = dead
+        plan.dead = list(units)
+        if len(plan.dead) == plan.layer.units_count:
+            self._leave(plan.layer, "dead", plan.dead[:1], "a layer needs at least one unit")
+            plan.dead = plan.dead[1:]
+        if plan.dead:
+            self._listeners.add(plan.reader)
 
     def _plan_duplicates(
         self,
         plan: LayerPlan,
         pairs: Iterable[tuple[int, int]],
-        weight: Tensor,
-        bias: Tensor,
+        rows: _Rows,
         reads: Tensor,
     ) -> None:
         layer = plan.layer
@@ -191,7 +265,7 @@ class Planner:
             i = into.get(first, first)
             if j in into or i in plan.dead or j in plan.dead:
                 continue
-            factor = _factor(weight, bias, i, j, precision)
+            factor = rows.factor(i, j, precision)
             if factor is None or factor < 0:
                 self._leave(layer, "duplicate", [(i, j)], "equal only nearly, not within rounding")
             elif layer.activation not in HOMOGENEOUS and abs(factor - 1) > precision:
@@ -205,8 +279,7 @@ class Planner:
         self,
         plan: LayerPlan,
         pairs: Iterable[tuple[int, int]],
-        weight: Tensor,
-        bias: Tensor,
+        rows: _Rows,
         reads: Tensor,
     ) -> None:
         layer, path = plan.layer, plan.path
@@ -216,7 +289,7 @@ class Planner:
             i, j = sorted(into.get(unit, unit) for unit in given)
             if i == j or {i, j} & used or any(unit in plan.dead for unit in given):
                 continue
-            factor = _factor(weight, bias, i, j, self._precision(layer.name))
+            factor = rows.factor(i, j, self._precision(layer.name))
             if factor is None or factor > 0:
                 reason = "not the same hyperplane within rounding"
             elif layer.activation == "abs":  # |-az| = a|z|
@@ -258,16 +331,3 @@ def _merge(plan: LayerPlan, action: str, i: int, j: int, factor: float, reads: T
     reads[:, i] += factor * reads[:, j]
     plan.merges.append((i, j, factor))
     plan.merged.setdefault(action, []).append((i, j))
-
-
-def _factor(weight: Tensor, bias: Tensor, i: int, j: int, precision: float) -> float | None:
-    """The a with ``(w_j, b_j) = a (w_i, b_i)`` within rounding, of any sign; None if none."""
-    first, second = weight[i], weight[j]
-    square, length = float(first @ first), float(second.norm())
-    if not square > 0 or not length > 0:
-        return None
-    factor = float(first @ second) / square
-    apart = float((second - factor * first).norm())
-    shifted = abs(float(bias[j]) - factor * float(bias[i]))
-    equal = apart <= precision * length and shifted <= precision * (abs(float(bias[j])) + length)
-    return factor if equal else None
