@@ -23,7 +23,7 @@ def test_the_example_of_an_audit_says_what_the_page_says(capsys):
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
     verdict, pruned = capsys.readouterr().out.split("\n", 1)
-    record, before, after = names["record"], names["model"], names["smaller"].model
+    record, before, after = names["record"], names["model"], names["smaller"]
     dead = len(record.layers[0].units.dead)
     assert f"{dead} of 42 units are dead, all in layer 0" in verdict
     assert record.layers[0].verdict.word == "intensity-like"

@@ -6,7 +6,7 @@
 :func:`audit`                        reads a model on data, returns an :class:`AuditRecord`
 :func:`audit_features`               reads activations that the user already has
 :func:`load_audit`                   a saved record
-:func:`prune`                        applies what a record shows to be exact
+:func:`prune`                        a smaller model with the same outputs
 ===================================  =========================================================
 
 What one linear layer says about a Gaussian: a layer ``Wx + b`` [K, D] is a set of K rulers. These

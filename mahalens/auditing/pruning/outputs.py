@@ -80,6 +80,8 @@ class Comparison:
         for part in self.parts.values():
             if not self.fault and not part.change <= self._allowed(part):
                 share = f"{100 * part.change:.2g} %" if part.scale else "more than rounding"
+                if part.difference == float("inf"):
+                    share = "an infinite amount, or makes it NaN"
                 self.fault, self.batch = f"changes an output by {share}", part.batch
 
 
@@ -116,23 +118,31 @@ def verify_same_outputs(
     result = Comparison(parts={place: _Part(scale) for place, scale in (scales or {}).items()})
     with untouched(before), untouched(after):
         for batch in batches:
-            uses = 0
+            uses: list[str] = []
+            others: list[str] = []
 
-            def count(use: Use) -> None:
-                nonlocal uses
-                uses += 1
+            def note(use: Use, names: list[str] = uses) -> None:
+                names.append(use.name)
                 see(use)
 
+            def note_other(use: Use, names: list[str] = others) -> None:
+                names.append(use.name)
+
             with torch.random.fork_rng(devices=devices):
-                wanted, _ = one.run(_copied(batch), count)
+                wanted, _ = one.run(_copied(batch), note)
             result.samples += batch.size
-            result.layers = max(result.layers, uses)
+            result.layers = max(result.layers, len(uses))
             try:
-                outputs, _ = two.run(_copied(batch), lambda use: None)
+                outputs, _ = two.run(_copied(batch), note_other)
             except InputError as error:
                 reason = " ".join(str(error.__cause__ or error).split())[:200]
                 result.fault, result.batch = f"makes the model fail ({reason})", batch
                 return result
+            if uses and not others:
+                raise InputError(
+                    "forward does not run the model that it is given, so that an edited copy "
+                    "cannot be tried; use its first argument: forward(model, *inputs)"
+                )
             fault = _compare(wanted, outputs, batch, max(epsilons, default=0.0), result.parts)
             if fault:
                 result.fault, result.batch = fault, batch
@@ -167,7 +177,7 @@ def _compare(
         if torch.equal(one, two):
             continue
         equal = (one == two) | (one.isnan() & two.isnan())
-        apart = (one - two).abs().nan_to_num(nan=torch.inf).masked_fill(equal, 0)
+        apart = (one - two).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).masked_fill(equal, 0)
         difference = float(apart.max())
         if difference > part.difference:
             part.difference, part.batch = difference, batch

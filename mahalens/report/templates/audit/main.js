@@ -12,7 +12,7 @@ function verdictBox(layer) {
   if (!layer.suggestions.length) return;
   box.append(element('p', { class: 'todo' }, 'What to do about it'), element('ul', {}, layer.suggestions.map((s) => element('li', {},
     element('strong', {}, `${s.action[0]?.toUpperCase() ?? ''}${s.action.slice(1)}`), s.count ? ` (${s.count === 1 ? 'unit' : 'units'} ${s.units.slice(0, 12).join(', ')}${s.count > 12 ? `, … ${s.count.toLocaleString('en-GB')} in all` : ''})` : '',
-    `: ${s.effect} `, s.exact ? element('span', { class: 'exact', title: 'mahalens.prune(model, record) does it and leaves the outputs as they are' }, 'exact: prune does it') : null))));
+    `: ${s.effect} `, s.exact ? element('span', { class: 'exact', title: 'mahalens.prune(model, record, data) does it and leaves the outputs as they are' }, 'exact: prune does it') : null))));
 }
 
 function notesOf(layer) {
