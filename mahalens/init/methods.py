@@ -103,18 +103,22 @@ def method_of(name: str) -> Method:
     return METHODS[name]
 
 
-def check_fit(method: Method, layer: nn.Module) -> Layer:
-    """The layer, if this method can start it; otherwise say why not."""
+def check_fit(method: Method, layer: nn.Module, carrier: nn.Module | str | None = None) -> Layer:
+    """The layer, if this method can start it; otherwise say why not.
+
+    A ``carrier`` is the batch norm that stands in for a missing bias, or why there is none.
+    """
     fit = check_layer(layer)
     kind = type(layer).__name__
     if _maker(method, fit) is None:
         other = ", ".join(m.name for m in METHODS.values() if _maker(m, fit) is not None)
         raise InputError(f"{kind} has prototypes and no rows for {method.name}; take {other}")
-    if method.places and not has_bias(fit):
+    if method.places and not has_bias(fit) and not isinstance(carrier, nn.Module):
         free = ", ".join(m.name for m in METHODS.values() if not m.places)
+        why = "" if carrier is None else f", {carrier}"
         raise InputError(
-            f"{kind} has no bias, which {method.name} places its hyperplanes with; build it with "
-            f"bias=True, or take {free}"
+            f"{kind} has no bias, which {method.name} places its hyperplanes with{why}; build it "
+            f"with bias=True, or take {free}"
         )
     return fit
 
@@ -157,8 +161,8 @@ def start_layer(
     rows: Rows | None,
     generator: torch.Generator | None,
     options: Mapping[str, Any],
-) -> None:
-    """Compute starting weights from rows, and when they are there put them into the layer."""
+) -> Start:
+    """Compute starting weights from rows, put them into the layer, and return them."""
     make = _maker(method, layer)
     assert make is not None
     source = width_of(layer) if not method.data else rows
@@ -167,12 +171,15 @@ def start_layer(
             f"the {rows.count} rows are constant in all {rows.width} inputs, so that nothing can "
             f"be told from them; give samples that differ"
         )
+    start: Start
     if isinstance(layer, Ellipsoidal):
-        put(layer, make(layer, source, generator, **options))
+        start = make(layer, source, generator, **options)
     elif groups_of(layer) == 1:
-        put(layer, make(units_of(layer), source, generator, **options))
+        start = make(units_of(layer), source, generator, **options)
     else:
-        put(layer, _by_group(layer, make, source, generator, options))
+        start = _by_group(layer, make, source, generator, options)
+    put(layer, start)
+    return start
 
 
 def _maker(method: Method, layer: Layer) -> Callable[..., Start] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,9 +16,10 @@ from mahalens.auditing.watch.forward import Forward, Runner
 from mahalens.auditing.watch.untouched import untouched
 from mahalens.errors import InputError
 from mahalens.init.methods import Method, check_generator, labels_for, start_layer
-from mahalens.init.norms import settled_norms
+from mahalens.init.norms import carriers, carry_offset, settled_norms
 from mahalens.init.plan import Methods, Plan
 from mahalens.init.rows import ROWS, Layer, RowDraw, Rows
+from mahalens.init.targets import Hyperplanes
 
 _UNUSED = "is not used on the first batch"
 
@@ -29,6 +31,8 @@ class Initialised(msgspec.Struct, frozen=True, kw_only=True):
     """The layers that were started, in the order of their use, with the method of each."""
     left: dict[str, str]
     """The layers that were left as they were, with the reason."""
+    norms: dict[str, str] = {}
+    """Layers without a bias, with the batch norm whose weight and bias place their hyperplanes."""
 
     def __str__(self) -> str:
         """The layers by method, and those left alone."""
@@ -37,7 +41,11 @@ class Initialised(msgspec.Struct, frozen=True, kw_only=True):
             f"{method}: {', '.join(n for n, m in self.started.items() if m == method)}"
             for method in methods
         ]
-        return "\n".join([*parts, *(f"left {n}: {why}" for n, why in self.left.items())])
+        count = len(self.started)
+        head = f"started {count} of {count + len(self.left)} layers"
+        return "\n".join([head, *parts, *(f"left {n}: {why}" for n, why in self.left.items())])
+
+    __repr__ = __str__
 
 
 def initialise(
@@ -60,8 +68,12 @@ def initialise(
     hook stays, modes and buffers are as before; the random state moves on only by what the
     starts draw. After an error all weights are as they were.
 
-    Without ``layers``, every layer is started that the method can start, and the rest is left
-    alone and listed, such as one without a bias where the bias is what places the hyperplanes.
+    The hyperplanes of a layer without a bias are placed by the batch norm behind it, if that is
+    fresh and reads nothing else: its weight is set to the spread of the layer's outputs and its
+    bias to where the hyperplanes pass, so that the two together give ``w·x - w·p``.
+
+    Without ``layers``, every layer is started that the method can start. The rest is left alone,
+    with a warning; the returned value has the reason for each layer.
 
     Args:
         model: any ``nn.Module``; started are ``nn.Linear``, convolutions, ``PointSlope``,
@@ -78,22 +90,36 @@ def initialise(
         **options: of the method, such as ``mirror=True``; see :mod:`mahalens.init.layers`.
 
     Example:
-        >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2, bias=False))
-        >>> done = initialise(model, torch.randn(100, 2), "whiten")
-        >>> done.started, list(done.left)
-        ({'0': 'whiten'}, ['2'])
+        >>> model = nn.Sequential(nn.Linear(2, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU())
+        >>> initialise(model, torch.randn(100, 2), "whiten")
+        started 1 of 1 layers
+        whiten: 0
     """
     check_generator(generator)
     runner = Runner(model, forward)
-    plan = Plan(runner.model, method, layers, options)
-    if data is None and (name := plan.needs_data()) is not None:
-        raise InputError(f"{name} looks at the data, but data is None; give x or (x, y)")
     batches = None if data is None else Batches(data, batch_size)
+
+    def find(bare: list[nn.Module]) -> Mapping[nn.Module, nn.Module | str]:
+        return {} if batches is None else carriers(bare, runner, batches)
+
     try:
-        return _carry_out(plan, runner, batches, rows, generator)
+        plan = Plan(runner.model, method, layers, options, find)
+        if data is None and (name := plan.needs_data()) is not None:
+            raise InputError(f"{name} looks at the data, but data is None; give x or (x, y)")
+        done = _carry_out(plan, runner, batches, rows, generator)
     finally:
         if batches is not None:
             batches.restore()
+    if done.left:
+        name, why = next(iter(done.left.items()))
+        more = f" and {len(done.left) - 1} more" if len(done.left) > 1 else ""
+        count = len(done.started) + len(done.left)
+        warnings.warn(
+            f"{len(done.left)} of {count} layers were not started: {name!r} ({why}){more}; the "
+            f"returned value lists all reasons, and layers= names those to start",
+            stacklevel=2,
+        )
+    return done
 
 
 def _carry_out(
@@ -114,7 +140,10 @@ def _carry_out(
             rows = None
             if batches is not None and way.data:
                 rows = _gather(runner, batches, layer, way, limit)
-            start_layer(layer, way, rows, generator, plan.options_for(layer, way))
+            start = start_layer(layer, way, rows, generator, plan.options_for(layer, way))
+            if name in plan.norms and batches is not None and isinstance(start, Hyperplanes):
+                offset = start.offset(next(layer.parameters()).dtype)
+                carry_offset(plan.norms[name], offset, runner, batches)
     except BaseException as error:
         with torch.no_grad():
             for parameter, value in saved:
@@ -123,7 +152,12 @@ def _carry_out(
             raise InputError(f"layer {name!r}: {error} (no weights were changed)") from None
         raise
     started = {name: plan.chosen[name][1].name for name in order}
-    return Initialised(started=started, left=plan.left | dict.fromkeys(unused, _UNUSED))
+    paths = {module: path for path, module in runner.model.named_modules()}
+    return Initialised(
+        started=started,
+        left=plan.left | dict.fromkeys(unused, _UNUSED),
+        norms={name: paths[plan.norms[name]] for name in order if name in plan.norms},
+    )
 
 
 def _order_of_use(runner: Runner, batches: Batches, plan: Plan) -> list[str]:

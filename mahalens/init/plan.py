@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,8 +10,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from mahalens.errors import InputError
 from mahalens.init.methods import Method, check_fit, check_options, method_of, options_of
-from mahalens.init.rows import Layer
-from mahalens.init.targets import parameters_of
+from mahalens.init.rows import Convolution, Layer
+from mahalens.init.targets import has_bias, parameters_of
 from mahalens.nn.head import DistanceHead
 from mahalens.nn.mahalanobis import Mahalanobis
 from mahalens.nn.offset_l2 import OffsetL2
@@ -19,6 +19,8 @@ from mahalens.nn.point_slope import PointSlope
 
 Methods = str | Mapping[str, str]
 """A method for all layers, or one by layer."""
+Carriers = Callable[[list[nn.Module]], Mapping[nn.Module, nn.Module | str]]
+"""Finds batch norms that can place the hyperplanes of layers without a bias."""
 
 
 class Plan:
@@ -33,8 +35,11 @@ class Plan:
         method: Methods,
         layers: Sequence[str] | None,
         options: Mapping[str, Any],
+        carriers: Carriers = lambda layers: {},
     ) -> None:
         self.chosen: dict[str, tuple[Layer, Method]] = {}
+        self.norms: dict[str, nn.Module] = {}
+        """Batch norms that place the hyperplanes of layers without a bias, by layer."""
         self.left: dict[str, str] = {}
         self._options = options
         by_layer = isinstance(method, Mapping)
@@ -60,13 +65,19 @@ class Plan:
         if missing := [name for name in wanted or () if name not in modules]:
             known = ", ".join(found) or "none"
             raise InputError(f"the model has no layer {missing[0]!r}; those with weights: {known}")
+        ways_by_name = {
+            name: method_of(method[name] if isinstance(method, Mapping) else method)
+            for name in (found if wanted is None else wanted)
+        }
+        bare = [modules[n] for n, way in ways_by_name.items() if way.places and _bare(modules[n])]
+        carrying = carriers(bare) if bare else {}
         owners: dict[int, str] = {}
-        for name in found if wanted is None else wanted:
-            way = method_of(method[name] if isinstance(method, Mapping) else method)
+        for name, way in ways_by_name.items():
+            carrier = carrying.get(modules[name])
             try:
                 if (head := inside.get(id(modules[name]))) is not None:
                     raise InputError(f"is part of the DistanceHead {head!r}; start that one")
-                layer = check_fit(way, modules[name])
+                layer = check_fit(way, modules[name], carrier)
                 parameters = parameters_of(layer)
                 for owner in (owners[id(p)] for p in parameters if id(p) in owners):
                     raise InputError(f"shares its weights with layer {owner!r}; start one of them")
@@ -77,6 +88,8 @@ class Plan:
                 continue
             owners |= {id(parameter): name for parameter in parameters}
             self.chosen[name] = layer, way
+            if isinstance(carrier, nn.Module):
+                self.norms[name] = carrier
         if not self.chosen:
             why = next((f": {reason}" for reason in self.left.values()), "")
             raise InputError(f"the model has no layer that can be started{why}")
@@ -92,7 +105,8 @@ class Plan:
 
     def parameters(self) -> list[Tensor]:
         """All that will be changed."""
-        return [p for layer, _ in self.chosen.values() for p in parameters_of(layer)]
+        own = [p for layer, _ in self.chosen.values() for p in parameters_of(layer)]
+        return [*own, *(p for norm in self.norms.values() for p in norm.parameters())]
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -105,3 +119,8 @@ def _inside_heads(model: nn.Module) -> dict[int, str]:
     """The layers that are part of a head, with its name."""
     heads = {n: part for n, part in model.named_modules() if isinstance(part, DistanceHead)}
     return {id(head.distance): name or "DistanceHead" for name, head in heads.items()}
+
+
+def _bare(module: nn.Module) -> bool:
+    """Whether a module is a layer of hyperplanes without a bias."""
+    return isinstance(module, nn.Linear | Convolution) and not has_bias(module)

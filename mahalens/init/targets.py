@@ -31,6 +31,10 @@ class Hyperplanes:
     weight: Tensor
     point: Tensor
 
+    def offset(self, dtype: torch.dtype) -> Tensor:
+        """Biases ``-w·p`` [K] of the rounded weight, so that p stays on the hyperplane."""
+        return -(self.weight.to(dtype).double() * self.point).sum(1)
+
 
 @dataclass(frozen=True)
 class Prototypes:
@@ -117,8 +121,7 @@ def parameters_of(layer: Layer) -> list[Tensor]:
 def put(layer: Layer, start: Start) -> None:
     """Set the layer's parameters; dtype, device and ``requires_grad`` stay.
 
-    A bias is ``-w·p`` of the weight as it is after rounding, so that the point stays on the
-    hyperplane. Everything is computed and checked before the first parameter is changed.
+    Everything is computed and checked before the first parameter is changed.
     """
     target = layer.distance if isinstance(layer, DistanceHead) else layer
     values: list[tuple[Tensor, Tensor]]
@@ -138,8 +141,7 @@ def put(layer: Layer, start: Start) -> None:
         if isinstance(layer, PointSlope):
             values.append((layer.point, start.point))
         elif layer.bias is not None:
-            rounded = start.weight.to(layer.weight.dtype).double()
-            values.append((layer.bias, -(rounded * start.point).sum(1)))
+            values.append((layer.bias, start.offset(layer.weight.dtype)))
     made = [(old, new.to(device=old.device, dtype=old.dtype)) for old, new in values]
     if not all(bool(new.isfinite().all()) for _, new in made):
         dtype = str(made[0][0].dtype).removeprefix("torch.")

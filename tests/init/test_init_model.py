@@ -78,7 +78,8 @@ def test_convolutions_and_flattening():
 def test_the_order_is_that_of_use():
     torch.manual_seed(0)
     model = Backwards()
-    done = initialise(model, X.float(), "lsuv", generator=seeded())
+    with pytest.warns(UserWarning, match="1 of 4 layers were not started: 'never'"):
+        done = initialise(model, X.float(), "lsuv", generator=seeded())
     assert list(done.started) == ["first", "twice", "last"]
     assert done.left == {"never": "is not used on the first batch"}
     x = model.first(X.float()).relu()
@@ -112,7 +113,8 @@ def test_nothing_but_weights_is_touched():
 
 def test_attributes_that_a_forward_pass_sets_are_as_before():
     model = Backwards()
-    initialise(model, X.float(), "whiten")
+    with pytest.warns(UserWarning, match="not started"):
+        initialise(model, X.float(), "whiten")
     assert model.calls == 0
 
 
@@ -184,7 +186,9 @@ def test_what_cannot_be_started_is_left_and_said():
         nn.Linear(5, 2, False),
     )
     before = state_of(model)
-    done = initialise(model, torch.randn(50, 2, 8, generator=seeded()), "whiten")
+    with pytest.warns(UserWarning, match="2 of 3 layers were not started: '0' .* and 1 more"):
+        done = initialise(model, torch.randn(50, 2, 8, generator=seeded()), "whiten")
+    assert repr(done).startswith("started 1 of 3 layers\nwhiten: 3\nleft 0: Conv1d has no bias")
     assert list(done.started) == ["3"]
     assert "no bias" in done.left["0"]
     assert "no bias" in done.left["4"]
@@ -195,7 +199,8 @@ def test_what_cannot_be_started_is_left_and_said():
 def test_shared_weights_are_started_once():
     model = nn.Sequential(linear(4, 4), nn.ReLU(), linear(4, 4))
     model[2].weight = model[0].weight
-    done = initialise(model, X, "whiten")
+    with pytest.warns(UserWarning, match="shares its weights"):
+        done = initialise(model, X, "whiten")
     assert list(done.started) == ["0"]
     assert "shares its weights with layer '0'" in done.left["2"]
 
@@ -274,6 +279,7 @@ def test_weights_used_without_calling_their_module_are_left():
         def forward(self, x):
             return self.called(functional.linear(x, self.hidden.weight))
 
-    done = initialise(Direct(), X.float(), "whiten")
+    with pytest.warns(UserWarning, match="not used on the first batch"):
+        done = initialise(Direct(), X.float(), "whiten")
     assert list(done.started) == ["called"]
     assert list(done.left) == ["hidden"]
