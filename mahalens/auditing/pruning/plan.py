@@ -123,7 +123,7 @@ class Planner:
 
     def see(self, use: Use) -> None:
         """Note how large the inputs of a layer are, if it reads units that are to go as dead."""
-        if use.name not in self._listeners:
+        if use.name not in self._listeners or not use.input.numel():
             return
         places = use.weight.ndim - 2
         sizes = use.input.detach().abs().movedim(use.input.ndim - 1 - places, -1)
