@@ -12,7 +12,7 @@ from mahalens.report.ledger import statements
 from mahalens.report.numbers import number
 from mahalens.report.records import RunRecords, load_run
 
-VERDICTS = {"holds": "**holds**", "fails": "**fails**", "not measured": "–"}
+VERDICTS = {"holds": "**holds**", "fails": "**fails**"}
 
 
 def print_runs(about: str | None, page: Callable[..., list[str]], **flags: str) -> None:
@@ -75,9 +75,10 @@ def claims(
 
 def verdict(claim: Any) -> str:
     """A verdict with the number that it rests on."""
-    if claim["verdict"] == "not measured":
-        return "–" if claim["why"].startswith(("This run has no", "Needs a run")) else "undecided"
-    return f"{VERDICTS[claim['verdict']]} ({number(claim['measured'])})"
+    verdict = claim["verdict"]
+    if verdict not in VERDICTS:
+        return "–" if verdict == "not measured" else str(verdict)
+    return f"{VERDICTS[verdict]} ({number(claim['measured'])})"
 
 
 def table(named: Sequence[str], lines: Iterator[Sequence[str]]) -> list[str]:

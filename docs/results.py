@@ -172,10 +172,7 @@ def models_page(runs: list[RunRecords]) -> list[str]:
 
 
 def _word(claim: dict[str, Any]) -> str:
-    """The verdict; what was measured but does not tell is undecided."""
-    if claim["verdict"] != "not measured":
-        return str(claim["verdict"])
-    return "undecided" if claim["why"].startswith(("Undecided", "Too few")) else "–"
+    return "–" if claim["verdict"] == "not measured" else str(claim["verdict"])
 
 
 def results_page(runs: list[RunRecords]) -> list[str]:

@@ -12,8 +12,8 @@ from mahalens.report.views import view_of
 
 _SPARE_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 
-VERDICTS = ("fails", "holds", "not measured")  # in the order a reader needs them
-VERDICT_SYMBOLS = {"holds": "✓", "fails": "✗", "not measured": "?"}
+VERDICTS = ("fails", "holds", "undecided", "not measured")  # in the order a reader needs them
+VERDICT_SYMBOLS = {"holds": "✓", "fails": "✗", "undecided": "?", "not measured": "–"}
 
 
 @dataclass(frozen=True)

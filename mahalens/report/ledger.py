@@ -1,4 +1,4 @@
-"""Claims by what they state: those put to several parts of a run share one statement."""
+"""Claims by what they state: those put to several data sets of a run share one statement."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# "(raw pixels)" or "(on digits)" at the end says which part of the run a claim is put to.
-_PUT_TO = re.compile(
-    r"(?P<stated>.*) \((?:(?P<pixels>\w+) pixels|on (?P<data>[\w-]+))\)\.", re.DOTALL
-)
-
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement with its claims, by the part of the run each was put to ("" for the whole)."""
+    """A statement with its claims, by the data set each was put to ("" for the whole run)."""
 
     key: str
     source: str
@@ -23,41 +18,42 @@ class Statement:
     claims: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def split(claim: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Key, statement and part of a claim.
-
-    >>> split({"id": "003/relu2-fails/raw", "statement": "ReLU2 fails (raw pixels)."})
-    ('003/relu2-fails', 'ReLU2 fails.', 'raw')
-    >>> split({"id": "000/abs", "statement": "Abs wins."})
-    ('000/abs', 'Abs wins.', '')
-    >>> split({"id": "hybrid/half/iris", "statement": "Half does (on iris)."})
-    ('hybrid/half', 'Half does.', 'iris')
-    """
-    name, stated = str(claim["id"]), str(claim["statement"])
-    found = _PUT_TO.fullmatch(stated)
-    part = (found["pixels"] or found["data"]) if found else ""
-    if found is None or not name.endswith(f"/{part}"):
-        return name, stated, ""
-    return name.removesuffix(f"/{part}"), f"{found['stated']}.", part
-
-
 def statements(claims: Iterable[Mapping[str, Any]]) -> list[Statement]:
-    """The statements of a run, in the order in which they are first met."""
-    found: dict[str, Statement] = {}
+    """Return the statements of a run, in the order in which they are first met."""
+    ledger: dict[str, Statement] = {}
     for claim in claims:
-        key, text, part = split(claim)
-        found.setdefault(key, Statement(key, str(claim["source"]), text)).claims[part] = claim
-    return list(found.values())
+        data = str(claim.get("data", ""))
+        key = str(claim["id"]).removesuffix(f"/{data}")
+        statement = Statement(key, str(claim["source"]), str(claim["statement"]))
+        ledger.setdefault(key, statement).claims[data] = claim
+    return list(ledger.values())
 
 
-def state_of(claim: Mapping[str, Any]) -> str:
-    """The verdict in a word or two: what was measured but left open is told apart.
+# Before claims had the field, "(raw pixels)" or "(on digits)" ended the statement.
+_PUT_TO = re.compile(
+    r"(?P<stated>.*) \((?:(?P<pixels>\w+) pixels|on (?P<data>[\w-]+))\)\.", re.DOTALL
+)
 
-    >>> state_of({"verdict": "not measured", "why": "Undecided. Mean 4."}), state_of(
-    ...     {"verdict": "holds", "why": ""})
-    ('undecided', 'holds')
+
+def upgrade(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a claim of an earlier version in today's form: with its data set and all verdicts.
+
+    Earlier versions wrote the data set into the statement, and "not measured" for what was
+    measured but is undecided.
+
+    >>> old = {"id": "003/fails/raw", "statement": "It fails (raw pixels).", "why": "Undecided. 1."}
+    >>> new = upgrade(old | {"verdict": "not measured"})
+    >>> new["statement"], new["data"], new["verdict"]
+    ('It fails.', 'raw', 'undecided')
     """
-    why = str(claim.get("why") or "")
-    open_still = any(word in why.lower() for word in ("undecided", "too few trials"))
-    undecided = claim["verdict"] == "not measured" and open_still
-    return "undecided" if undecided else str(claim["verdict"])
+    if "data" in claim:
+        return dict(claim)
+    match = _PUT_TO.fullmatch(str(claim["statement"]))
+    data = (match["pixels"] or match["data"]) if match else ""
+    new = {**claim, "data": ""}
+    if match and str(claim["id"]).endswith(f"/{data}"):
+        new |= {"data": data, "statement": f"{match['stated']}."}
+    opened = str(claim.get("why") or "").startswith(("Undecided", "Too few trials"))
+    if claim["verdict"] == "not measured" and opened:
+        new["verdict"] = "undecided"
+    return new

@@ -11,7 +11,6 @@ from mahalens.files import write_file
 from mahalens.report.again import run_again
 from mahalens.report.catalogue import headline, metric_view, metrics_of, remark_on
 from mahalens.report.figures import DrawnFigure, draw_figures, file_name
-from mahalens.report.ledger import state_of
 from mahalens.report.numbers import is_number, number
 from mahalens.report.page_parts import about_of, by_parts
 from mahalens.report.protocol import SOLVERS, protocol_of
@@ -54,9 +53,7 @@ def render_page(records: RunRecords, figures: list[DrawnFigure]) -> str:
     best = metric_view(metrics_of(records.study), primary_of(records))
     return environment.get_template("report.html.j2").render(
         title=_title(records),
-        headline=headline(
-            state_of(c) if parted else c["verdict"] for c in records.summary["claims"]
-        ),
+        headline=headline(c["verdict"] for c in records.summary["claims"]),
         claims=[] if parted else claims_of(records),
         scaled=records.config["protocol"] == "scaled",
         changes=records.config.get("scaled", []),

@@ -8,7 +8,7 @@ from mahalens.report.about import about
 from mahalens.report.catalogue import VERDICT_SYMBOLS, model_label
 from mahalens.report.comparisons import comparisons, explanation
 from mahalens.report.figures.latent_data import latent_nodes
-from mahalens.report.ledger import Statement, state_of, statements
+from mahalens.report.ledger import Statement, statements
 from mahalens.report.level_table import levels_of
 from mahalens.report.numbers import MISSING, anything, number
 from mahalens.report.overview import overview
@@ -153,12 +153,12 @@ def ledger(records: RunRecords, view: Parts) -> dict[str, Any]:
 
 
 def _unmeasured(statement: Statement) -> bool:
-    return all(state_of(claim) == "not measured" for claim in statement.claims.values())
+    return all(claim["verdict"] == "not measured" for claim in statement.claims.values())
 
 
 def _totals(found: list[Statement], part: str) -> str:
     """How many of the claims put to a part hold."""
-    states = [state_of(statement.claims[part]) for statement in found if part in statement.claims]
+    states = [statement.claims[part]["verdict"] for statement in found if part in statement.claims]
     return f"{states.count('holds')} of {len(states)}"
 
 
@@ -169,12 +169,12 @@ def _published(statement: Statement) -> str:
 
 def _cell(part: str, claim: Any) -> dict[str, str]:
     measured = claim.get("measured")
-    state = state_of(claim)
+    verdict = str(claim["verdict"])
     return {
         "part": part,
-        "verdict": state,
-        "symbol": MISSING if state == "not measured" else VERDICT_SYMBOLS[claim["verdict"]],
-        "kind": str(claim["verdict"]).replace(" ", "-"),
+        "verdict": verdict,
+        "symbol": VERDICT_SYMBOLS[verdict],
+        "kind": verdict.replace(" ", "-"),
         "measured": "" if measured is None else anything(measured),
         "why": str(claim.get("why") or ""),
     }

@@ -22,6 +22,7 @@ from mahalens.report.files import (
     read_csv,
     read_json,
 )
+from mahalens.report.ledger import upgrade
 from mahalens.report.parts import parts_of
 from mahalens.report.shapes import Config, Gaussian, Summary
 from mahalens.report.views import Parts, View, view_of
@@ -156,6 +157,7 @@ def load_run(folder: str | os.PathLike[str]) -> RunRecords:
             f"`mahalens run --resume {folder}`"
         )
     summary = read_json(folder / "summary.json", Summary)
+    summary["claims"] = [upgrade(claim) for claim in summary["claims"]]
     view = view_of(summary["study"])
 
     def optional(name: str, read: Callable[[Path], T], otherwise: T) -> T:

@@ -52,7 +52,8 @@ class Claim(msgspec.Struct):
     id: str
     source: str
     statement: str
-    verdict: Literal["holds", "fails", "not measured"]
+    verdict: Literal["holds", "fails", "undecided", "not measured"]
+    data: str = ""
     why: str = ""
 
 

@@ -19,7 +19,7 @@ from mahalens.report.catalogue import (
     models_in_order,
 )
 from mahalens.report.endings import statuses_line, trials_line
-from mahalens.report.ledger import Statement, state_of, statements
+from mahalens.report.ledger import Statement, statements
 from mahalens.report.numbers import (
     MISSING,
     anything,
@@ -40,7 +40,7 @@ __all__ = ["claims_table", "comparisons_table", "outcomes_table", "results_table
 
 MOST_COLUMNS = 5
 """With more models than this, a table has a line for each instead of a column."""
-_VERDICT_STYLES = {"holds": "green", "fails": "red", "not measured": "yellow"}
+_VERDICT_STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
 
 
 def run_tables(name: str, summary: Mapping[str, Any]) -> list[Table]:
@@ -198,8 +198,7 @@ def _verdicts(statement: Statement | None) -> Text:
 
 def _verdict(part: str, claim: Mapping[str, Any]) -> Text:
     verdict = claim["verdict"]
-    shown = state_of(claim)
-    text = Text(f"{VERDICT_SYMBOLS[verdict]} {shown}", style=_VERDICT_STYLES[verdict])
+    text = Text(f"{VERDICT_SYMBOLS[verdict]} {verdict}", style=_VERDICT_STYLES[verdict])
     if part:
         text = Text(f"{part}: ").append_text(text)
     if claim.get("measured") is not None:

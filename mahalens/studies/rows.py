@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mahalens.stats import summarize
-from mahalens.studies.predicates import is_finite
+from mahalens.studies.claims import is_finite
 
 
 def summary_row(

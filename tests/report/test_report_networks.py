@@ -23,7 +23,7 @@ from mahalens.report import build_report
 from mahalens.report.about import about
 from mahalens.report.catalogue import headline, model_colours, model_label, models_in_order
 from mahalens.report.comparisons import comparisons, p_value, pair_label
-from mahalens.report.ledger import state_of, statements
+from mahalens.report.ledger import statements, upgrade
 from mahalens.report.networks import families_of, has_relu_outputs, network_style
 from mahalens.report.overview import overview
 from mahalens.report.page import render_page
@@ -239,7 +239,7 @@ def test_the_ledger_has_both_verdicts_in_one_row(run: RunRecords) -> None:
     assert text.count("ReLU2 fails: more than 20 points") == 1
     assert "normalized: ✗ fails, -0.500" in text
     assert "raw: ✓ holds, -57" in text
-    assert "normalized: ? not measured" in text
+    assert "normalized: – not measured" in text
     assert "raw: ? undecided" in text
 
 
@@ -266,14 +266,14 @@ def test_text_of_a_record_is_never_markup(run: RunRecords) -> None:
 
 
 def test_statements_gather_what_belongs_together() -> None:
-    found = statements(claims())
+    found = statements(map(upgrade, claims()))
     assert [list(statement.claims) for statement in found] == [
         ["normalized", "raw"],
         ["normalized", "raw"],
         [""],
     ]
     assert found[0].text == "ReLU2 fails: more than 20 points below ReLU."
-    assert [state_of(c) for c in found[1].claims.values()] == ["not measured", "undecided"]
+    assert [c["verdict"] for c in found[1].claims.values()] == ["not measured", "undecided"]
     assert headline(["holds", "fails", "undecided", "not measured"]) == (
         "1 of 4 claims holds in this run, 1 fails, 1 is undecided and 1 was not measured."
     )

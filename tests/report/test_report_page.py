@@ -106,7 +106,7 @@ def test_the_page_opens_with_the_answer(report: Path) -> None:
         "✗ fails The hyperplanes of MD_Abs pass through the mean.",
         "✗ fails The rows of the weight matrix",
         "✓ holds MD_Abs reaches a lower training MSE",
-        "? not measured ReLU units pair up",
+        "– not measured ReLU units pair up",
         "What was run",
         "Results",
         "Outcomes of the trials",

@@ -23,7 +23,7 @@ from mahalens.report import build_report
 from mahalens.report.about import about
 from mahalens.report.catalogue import model_colours, model_label, models_in_order, primary_metric
 from mahalens.report.comparisons import comparisons
-from mahalens.report.ledger import split, statements
+from mahalens.report.ledger import statements, upgrade
 from mahalens.report.page import render_page
 from mahalens.report.parts import parts_of
 from mahalens.report.records import RunRecords, load_run
@@ -390,7 +390,7 @@ def test_of_very_many_tests_the_terminal_shows_the_significant_ones(tmp_path: Pa
 
 
 def test_claims_put_to_data_sets_share_a_statement() -> None:
-    found = statements(claims(("digits", "fashion-mnist"), 2))
+    found = statements(map(upgrade, claims(("digits", "fashion-mnist"), 2)))
     assert [list(statement.claims) for statement in found] == [
         ["digits", "fashion-mnist"],
         ["digits", "fashion-mnist"],
@@ -398,8 +398,10 @@ def test_claims_put_to_data_sets_share_a_statement() -> None:
     ]
     assert found[0].text == "Half Abs beats number 0 by a point."
     assert found[0].key == "hybrid/half-beats-0"
-    other = {"id": "hybrid/x/iris", "statement": "It works (on wine)."}
-    assert split(other) == ("hybrid/x/iris", "It works (on wine).", "")
+    other = {"id": "hybrid/x/iris", "statement": "It works (on wine).", "verdict": "holds"}
+    assert upgrade(other) == other | {"data": ""}
+    new = other | {"data": "wine", "verdict": "not measured", "why": "Undecided."}
+    assert upgrade(new) == new
 
 
 def test_the_terminal_has_one_row_for_a_statement(run: RunRecords) -> None:
@@ -417,7 +419,8 @@ def test_few_data_sets_have_verdicts_in_words(run: RunRecords) -> None:
     assert row.index("✓ holds 1.25") < row.index("✗ fails -0.500")
     assert "Digits: Half Abs averages more." in row
     assert "compact" not in html
-    more = dataclasses.replace(run, summary={**run.summary, "claims": claims(PARTS[:2], 5)})
+    listed = [upgrade(claim) for claim in claims(PARTS[:2], 5)]
+    more = dataclasses.replace(run, summary={**run.summary, "claims": listed})
     assert "Claims that hold 2 of 5 1 of 5" in plain(section(render_page(more, []), "claims"))
 
 
@@ -432,7 +435,7 @@ def test_many_data_sets_and_claims_have_signs(tmp_path: Path) -> None:
     row = html[html.index("Half Abs beats number 0") :]
     cells = re.findall(r'<td class="text ([\w-]+)">(.*?)</td>', row[: row.index("</tr>")])
     assert [kind for kind, _ in cells] == [
-        *("holds", "fails", "not-measured", "not-measured"),
+        *("holds", "fails", "undecided", "not-measured"),
         *("holds", "fails"),
     ]
     assert [plain(cell) for _, cell in cells[:4]] == [

@@ -82,7 +82,7 @@ def test_the_ledger_of_one_run(summary: dict[str, Any]) -> None:
     first = line_with(lines, "lower training MSE")
     assert "✓ holds" in first
     assert "0.122 against 0.2675" in first
-    assert "? not measured" in line_with(lines, "pair up")
+    assert "– not measured" in line_with(lines, "pair up")
     assert "2.9e-31" in "\n".join(lines)
 
 

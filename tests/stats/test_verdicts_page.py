@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mahalens.studies.predicates import Predicate
+from mahalens.studies.claims import Predicate
 
 PAGE = Path(__file__).parents[2] / "docs" / "verdicts.md"
 

@@ -129,7 +129,7 @@ class TestClaims:
             study, _, part = claim.id.split("/")
             assert study == "activations"
             assert part in ("digits", "mnist")
-            assert claim.statement.endswith(f" (on {part}).")
+            assert claim.data == part
             assert claim.source in ("003", "004", "here")
             named = models_in(claim.predicate)
             assert named

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from mahalens.errors import InputError, Interrupted
-from mahalens.studies.claims import judge
-from mahalens.studies.evidence import Evidence
+from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.heads import measuring
 from mahalens.studies.heads.backbone import Backbone, look
@@ -241,7 +240,7 @@ def verdicts(**changed):
     evidence = Evidence(trials=trials, facts={}, published=lambda *_: None)
     found = judge(claims_for(config), evidence)
     assert len({one.id for one in found}) == len(found)
-    assert all(one.statement.endswith(" (on fashion-mnist).") for one in found)
+    assert {one.data for one in found} == {"fashion-mnist"}
     return {one.id.split("/")[1]: one.verdict for one in found}
 
 

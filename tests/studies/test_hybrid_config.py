@@ -142,7 +142,7 @@ class TestClaims:
             other = "iris" if part == "digits" else "digits"
             assert ["hybrid", key, other] in keys
         for claim in claims:
-            assert claim.statement.endswith(f" (on {claim.id.split('/')[2]}).")
+            assert claim.data == claim.id.split("/")[2]
             assert claim.source in ("001", "here")
 
     def test_they_speak_of_models_that_there_are(self):

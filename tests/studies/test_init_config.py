@@ -124,7 +124,7 @@ def test_claims_are_put_to_every_set_about_models_that_are_there():
     for claim in claims:
         study, _, part = claim.id.split("/")
         assert (study, part in ("iris", "wine")) == ("init", True)
-        assert claim.statement.endswith(f" (on {part}).")
+        assert claim.data == part
         parts = getattr(claim.predicate, "parts", (claim.predicate,))
         named = {getattr(one, side, None) for one in parts for side in SIDES} - {None}
         assert named <= known

@@ -17,7 +17,7 @@ from scipy import stats
 
 from mahalens.data import stream
 from mahalens.errors import InputError, Interrupted, RunFolderError
-from mahalens.studies.claims import Claim
+from mahalens.studies.claims import Claim, Lower
 from mahalens.studies.figure import Figure
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.metric import Metric
@@ -29,7 +29,6 @@ from mahalens.studies.paired.run import runner
 from mahalens.studies.paired.samples import check_sets
 from mahalens.studies.paired.study import PairedStudy
 from mahalens.studies.paired.workers import result_file
-from mahalens.studies.predicates import Lower
 
 RECORDS = ("trials.csv", "curves.csv", "comparisons.csv", "plots.safetensors", "summary.json")
 METRICS = {

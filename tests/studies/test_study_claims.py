@@ -6,13 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from mahalens.studies.claims import Claim, Judgement, judge
-from mahalens.studies.evidence import Evidence
+from mahalens.studies.claims import Both, Claim, Evidence, Judgement, TrialShare, judge
 from mahalens.studies.gaussian.claims import CLAIMS
 from mahalens.studies.gaussian.config import MODELS, SOLVERS
 from mahalens.studies.gaussian.metrics import METRICS
 from mahalens.studies.gaussian.published import published_mean
-from mahalens.studies.predicates import Both, TrialShare
 
 NAN = math.nan
 
@@ -145,6 +143,7 @@ def test_a_judgement():
         id="x/a",
         source="x",
         statement="It is low.",
+        data="",
         published="mean 0.122",
         measured=1.0,
         verdict="holds",

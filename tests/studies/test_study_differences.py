@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from mahalens.studies.evidence import Evidence
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
     Difference,
     Every,
+    Evidence,
     Indistinguishable,
     MoreVariable,
     Within,
@@ -49,7 +49,7 @@ def test_a_difference_beyond_a_bound():
     assert outcome(FAR, a=base - 1, b=base).holds is False
     wild = outcome(FAR, a=base - np.array([0, 60, 5, 55, 0, 45, 10, 20]), b=base)
     assert wild.holds is None
-    assert wild.why.startswith("Undecided. ")
+    assert wild.sentence.startswith("Undecided. ")
     assert wild.measured == pytest.approx(-24.375)
     assert FAR.published(evidence()) == "95.64 against 47.2"
 
@@ -130,9 +130,9 @@ def test_every():
     assert outcome(both, a=good, b=bad).holds is False
     assert outcome(both, a=good, b=90 + 100 * NOISE).holds is None
     open_ = outcome(both, a=good, b=90 + 100 * NOISE)
-    assert open_.why.startswith("Undecided. a: mean 95")
-    assert open_.why.count("Undecided") == 1
-    assert outcome(both, a=good[:3], b=good).why.startswith("Too few trials to tell. a: mean")
+    assert open_.sentence.startswith("Undecided. a: mean 95")
+    assert open_.sentence.count("Undecided") == 1
+    assert outcome(both, a=good[:3], b=good).sentence.startswith("Too few trials to tell. a: mean")
     half = outcome(both, a=good)
     assert half.holds is None
     assert half.measured == 0.5

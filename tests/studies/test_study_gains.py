@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mahalens.studies.evidence import Evidence
-from mahalens.studies.predicates import GainsMore
+from mahalens.studies.claims import Evidence, GainsMore
 
 CLAIM = GainsMore("m", "a+", "a", "b+", "b")
 
@@ -39,7 +38,7 @@ def test_the_mean_difference_of_two_gains_decides(gain, other, holds):
     assert (low > 0) == (holds is True)
     assert (high <= 0) == (holds is False)
     assert "a+ gains" in found.why
-    assert found.why.startswith("Undecided. ") == (holds is None)
+    assert found.sentence.startswith("Undecided. ") == (holds is None)
 
 
 def test_trials_without_a_number_are_left_out():

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mahalens.studies.evidence import Evidence, Finding, show
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     AboveChance,
     Average,
     Both,
+    Evidence,
+    Finding,
     Lower,
     Ratio,
     TrialShare,
     is_finite,
+    show,
 )
 
 NAN, INF = math.nan, math.inf
@@ -107,7 +109,7 @@ def test_lower_fails(a, b, share):
 def test_lower_with_few_trials_decides_nothing(trials, holds):
     finding = Lower("loss", "a", "b").judge(evidence(a=range(trials), b=range(10, 10 + trials)))
     assert finding.holds is holds
-    assert is_a_text(finding.why).startswith("Too few trials to tell.") == (holds is None)
+    assert is_a_text(finding.sentence).startswith("Too few trials to tell.") == (holds is None)
 
 
 def test_lower_speaks_of_the_trials_that_both_models_have():
@@ -232,7 +234,7 @@ def test_average_is_decided_by_its_whole_interval(side, bound, holds):
     finding = Average("loss", "a", side, bound).judge(evidence(a=values))
     assert finding.holds is holds
     assert finding.measured == 2.0
-    assert is_a_text(finding.why) == (
+    assert is_a_text(finding.sentence) == (
         ("Undecided. " if holds is None else "")
         + f"Mean 2, 95 % interval {show(low)} to {show(high)}; wanted {side} {show(bound)}."
     )
@@ -248,7 +250,7 @@ def test_few_trials_decide_nothing(trials, holds):
     ):
         finding = predicate.judge(given)
         assert finding.holds is holds
-        assert is_a_text(finding.why).startswith("Too few trials to tell.") == (holds is None)
+        assert is_a_text(finding.sentence).startswith("Too few trials to tell.") == (holds is None)
     assert TrialShare("loss", "a", "below", 1, fewest=1).judge(given).holds is True
 
 
@@ -376,7 +378,7 @@ def test_lower_in_most_trials_decides_nothing(a, holds):
     values = [value + 0.01 * i for i, value in enumerate(a)]
     finding = Lower("loss", "a", "b").judge(evidence(a=values, b=[5.0] * len(a)))
     assert finding.holds is holds
-    assert is_a_text(finding.why).startswith("Undecided") == (holds is None and len(a) >= 5)
+    assert is_a_text(finding.sentence).startswith("Undecided") == (holds is None and len(a) >= 5)
 
 
 # Ratio
@@ -414,7 +416,7 @@ def test_a_ratio_needs_positive_numbers_and_enough_trials():
     assert predicate.judge(evidence(a=[0.0] * 5, b=[1.0] * 5)) is None
     few = predicate.judge(evidence(a=[0.1, 0.2], b=[1.0, 1.0]))
     assert few.holds is None
-    assert is_a_text(few.why).startswith("Too few trials")
+    assert is_a_text(few.sentence).startswith("Too few trials")
     one = predicate.judge(evidence(a=[0.1], b=[1.0]))
     assert one.holds is None
     is_a_text(one.why)

@@ -8,8 +8,8 @@ from mahalens.data import places
 from mahalens.data.problems import SEQUENCES
 from mahalens.errors import InputError
 from mahalens.nn import OffsetL2
+from mahalens.studies.claims import Every
 from mahalens.studies.paired.config import name_of
-from mahalens.studies.predicates import Every
 from mahalens.studies.transfer.claims import claims_for, pairs_of
 from mahalens.studies.transfer.config import (
     FULL_DATA,
@@ -130,9 +130,7 @@ class TestClaims:
     def test_on_each_set(self):
         claims = {claim.id: claim for claim in claims_for(made(data=["wine", "gunpoint"]))}
         one = claims["transfer/relu-l2-neg-keeps-up-with-relu-linear/wine"]
-        assert (
-            one.statement == "ReLU-L2-Neg loses less than 2 points against ReLU-Linear (on wine)."
-        )
+        assert one.statement == "ReLU-L2-Neg loses less than 2 points against ReLU-Linear."
         assert (one.predicate.model, one.predicate.than) == (
             name_of("relu-l2-neg", "wine"),
             name_of("relu-linear", "wine"),

@@ -13,11 +13,10 @@ from mahalens.studies.activations.models import (
     TWO_SIDED,
     label_of,
 )
-from mahalens.studies.claims import Claim
-from mahalens.studies.paired.config import name_of, part_of
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
     Both,
+    Claim,
     Difference,
     Every,
     Lower,
@@ -25,6 +24,7 @@ from mahalens.studies.predicates import (
     Predicate,
     Within,
 )
+from mahalens.studies.paired.config import name_of, part_of
 
 ACCURACY = "test_accuracy"
 COLLAPSE = -20.0
@@ -43,8 +43,7 @@ def _claims_on(part: str) -> tuple[Claim, ...]:
         return name_of(model, part)
 
     def claim(key: str, statement: str, predicate: Predicate, source: str) -> Claim:
-        said = f"{statement.removesuffix('.')} (on {part})."
-        return Claim(f"activations/{key}/{part}", source, said, predicate)
+        return Claim(f"activations/{key}/{part}", source, statement, predicate, part)
 
     def below(model: str, than: str, points: float) -> Difference:
         return Difference(ACCURACY, of(model), of(than), "below", points)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.predicates import Average, Both, Lower, Ratio, TrialShare
+from mahalens.studies.claims import Average, Both, Claim, Lower, Ratio, TrialShare
 
 ADAM, NEWTON = {"solver": "adam"}, {"solver": "newton"}
 

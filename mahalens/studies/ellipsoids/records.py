@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mahalens.studies.claims import Claim, judge
+from mahalens.studies.claims import Claim, Evidence, judge
 from mahalens.studies.ellipsoids.claims import CLAIMS
 from mahalens.studies.ellipsoids.config import EllipsoidConfig
 from mahalens.studies.ellipsoids.metrics import SEARCH_METRICS
 from mahalens.studies.ellipsoids.problem import Drawn
 from mahalens.studies.ellipsoids.published import DETAILS, published_figure
 from mahalens.studies.ellipsoids.search import SearchReading
-from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import CURVES, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
 from mahalens.studies.rows import summary_row
 

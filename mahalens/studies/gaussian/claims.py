@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.predicates import AboveChance, Average, Both, Lower, TrialShare
+from mahalens.studies.claims import AboveChance, Average, Both, Claim, Lower, TrialShare
 
 ADAM, NEWTON = {"solver": "adam"}, {"solver": "newton"}
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from mahalens.auditing import chance_cosine
 from mahalens.data import stream
-from mahalens.studies.claims import judge
-from mahalens.studies.evidence import Evidence
+from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.folder import CURVES, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
 from mahalens.studies.gaussian.claims import CLAIMS
 from mahalens.studies.gaussian.metrics import METRICS

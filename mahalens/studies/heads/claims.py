@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.heads.config import HeadsConfig
-from mahalens.studies.heads.models import DISTANCES
-from mahalens.studies.heads.presentation import LABELS
-from mahalens.studies.heads.published import SOURCE
-from mahalens.studies.paired.config import name_of, part_of
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
     Both,
+    Claim,
     Difference,
     Every,
     Lower,
@@ -20,6 +15,11 @@ from mahalens.studies.predicates import (
     Predicate,
     Within,
 )
+from mahalens.studies.heads.config import HeadsConfig
+from mahalens.studies.heads.models import DISTANCES
+from mahalens.studies.heads.presentation import LABELS
+from mahalens.studies.heads.published import SOURCE
+from mahalens.studies.paired.config import name_of, part_of
 
 GOAL, GOAL_AUROC = "layered", 0.96
 """Which head is to reach what; chosen on training samples, before the unknown set was looked at."""
@@ -48,7 +48,7 @@ def _claims_on(part: str) -> list[Claim]:
     found = []
 
     def claim(key: str, statement: str, predicate: Predicate, source: str = "here") -> None:
-        found.append(Claim(f"heads/{key}/{part}", source, f"{statement} (on {part}).", predicate))
+        found.append(Claim(f"heads/{key}/{part}", source, f"{statement}.", predicate, part))
 
     def of(model: str) -> str:
         return name_of(model, part)

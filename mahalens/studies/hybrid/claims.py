@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.hybrid.config import HybridConfig
-from mahalens.studies.hybrid.mixtures import MIXTURES, NARROW, REFERENCE, WIDE
-from mahalens.studies.paired.config import name_of, part_of
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
     Both,
+    Claim,
     Difference,
     Every,
     Lower,
@@ -16,6 +13,9 @@ from mahalens.studies.predicates import (
     Predicate,
     Within,
 )
+from mahalens.studies.hybrid.config import HybridConfig
+from mahalens.studies.hybrid.mixtures import MIXTURES, NARROW, REFERENCE, WIDE
+from mahalens.studies.paired.config import name_of, part_of
 
 ACCURACY = "test_accuracy"
 MARGIN = 1.0
@@ -33,8 +33,7 @@ def _claims_on(part: str, config: HybridConfig) -> tuple[Claim, ...]:
         return name_of(model, part)
 
     def claim(key: str, statement: str, predicate: Predicate, source: str = "here") -> Claim:
-        said = f"{statement.removesuffix('.')} (on {part})."
-        return Claim(f"hybrid/{key}/{part}", source, said, predicate)
+        return Claim(f"hybrid/{key}/{part}", source, statement, predicate, part)
 
     def beats(model: str, than: str, points: float = 0.0, metric: str = ACCURACY) -> Difference:
         return Difference(metric, of(model), of(than), "above", points)

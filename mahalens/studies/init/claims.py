@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.init.config import InitConfig
-from mahalens.studies.init.models import ACTIVATIONS, FROM_DATA, RIVALS, STARTS
-from mahalens.studies.paired.config import name_of, part_of
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
+    Claim,
     Difference,
     Every,
     GainsMore,
     Lower,
     Predicate,
 )
+from mahalens.studies.init.config import InitConfig
+from mahalens.studies.init.models import ACTIVATIONS, FROM_DATA, RIVALS, STARTS
+from mahalens.studies.paired.config import name_of, part_of
 
 MARGIN = 1.0
 """Points of test accuracy by which a start may end lower and still be called no worse."""
@@ -39,8 +39,7 @@ def _claims_on(part: str) -> list[Claim]:
     found = []
 
     def claim(key: str, statement: str, predicate: Predicate, source: str = "here") -> None:
-        said = f"{statement} (on {part})."
-        found.append(Claim(f"init/{key}/{part}", source, said, predicate))
+        found.append(Claim(f"init/{key}/{part}", source, f"{statement}.", predicate, part))
 
     def of(activation: str, start: str) -> str:
         return name_of(f"{activation}-{start}", part)

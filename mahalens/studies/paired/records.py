@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mahalens.stats import compare_family
-from mahalens.studies.claims import judge
+from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.comparison_lines import flat
-from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import (
     COMPARISONS,
     CURVES,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.perturbation.levels import perturbed
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
     Both,
+    Claim,
     Every,
     Indistinguishable,
     Lower,
     Predicate,
 )
+from mahalens.studies.perturbation.levels import perturbed
 from mahalens.studies.representation.claims import name_of
 from mahalens.studies.representation.config import PIXELS
 
@@ -47,8 +47,7 @@ def claims_for(pixels: str) -> tuple[Claim, ...]:
 
     def claim(key: str, statement: str, predicate: Predicate, source: str = SOURCE) -> Claim:
         start = "2411.17932" if source == SOURCE else "perturbation"
-        said = f"{statement.removesuffix('.')} ({pixels} pixels)."
-        return Claim(f"{start}/{key}/{pixels}", source, said, predicate)
+        return Claim(f"{start}/{key}/{pixels}", source, statement, predicate, pixels)
 
     def loses(model: str, kind: str, level: float, side: Side, points: float) -> Average:
         return Average(LOST, under(model, kind, level), side, points)

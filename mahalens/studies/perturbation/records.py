@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mahalens.auditing.perturbation import GRID_LEVELS
 from mahalens.stats import summarize
-from mahalens.studies.claims import judge
-from mahalens.studies.evidence import Evidence
+from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.folder import LEVELS, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
 from mahalens.studies.perturbation.claims import CLAIMS
 from mahalens.studies.perturbation.config import PerturbationConfig

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mahalens.studies.claims import Claim
-from mahalens.studies.predicates import (
+from mahalens.studies.claims import (
     Average,
     Both,
+    Claim,
     Difference,
     Every,
     Indistinguishable,
@@ -43,8 +43,7 @@ def claims_for(pixels: str) -> tuple[Claim, ...]:
         return name_of(model, pixels)
 
     def claim(key: str, statement: str, predicate: Predicate) -> Claim:
-        said = f"{statement.removesuffix('.')} ({pixels} pixels)."
-        return Claim(f"003/{key}/{pixels}", "003", said, predicate)
+        return Claim(f"003/{key}/{pixels}", "003", statement, predicate, pixels)
 
     def lower(model: str, than: str) -> Lower:
         return Lower(ACCURACY, of(model), of(than))

@@ -10,9 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from mahalens.stats import compare_family
-from mahalens.studies.claims import judge
+from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.comparison_lines import flat
-from mahalens.studies.evidence import Evidence
 from mahalens.studies.folder import (
     COMPARISONS,
     CURVES,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mahalens.studies.claims import Claim
+from mahalens.studies.claims import Claim, Difference, Every, Predicate
 from mahalens.studies.paired.config import name_of, part_of
-from mahalens.studies.predicates import Difference, Every, Predicate
 from mahalens.studies.transfer.config import TransferConfig, is_sequence, models_on
 from mahalens.studies.transfer.models import YARDSTICKS, label_of, split
 
@@ -82,7 +81,7 @@ def _no_collapse(config: TransferConfig) -> Claim | None:
 
 def _on(part: str, sequence: bool) -> list[Claim]:
     def claim(key: str, statement: str, predicate: Predicate, source: str) -> Claim:
-        return Claim(f"transfer/{key}/{part}", source, f"{statement} (on {part}).", predicate)
+        return Claim(f"transfer/{key}/{part}", source, f"{statement}.", predicate, part)
 
     def keeps_up(model: str, than: str, source: str) -> Claim:
         return claim(
