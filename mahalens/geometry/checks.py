@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,45 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def tensor_of(name: str, value: Any, like: Tensor | None = None) -> Any:
+    """Return a NumPy array, or what NumPy can take for one, as a tensor; others as they are.
+
+    An array takes dtype and device of ``like``. Without it floats of up to 32 bits become float32,
+    other floats and whole numbers float64.
+
+    >>> tensor_of("x", np.array([1, 2]))
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    if isinstance(value, Tensor) or not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{name} is an array of {array.dtype}, wanted real numbers")
+    small = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    kind = like.dtype if like is not None else torch.float32 if small else torch.float64
+    wide = array.astype(np.float64 if kind == torch.float64 else np.float32, order="C", copy=True)
+    if not np.isfinite(wide).all() and np.isfinite(array).all():
+        raise InputError(f"{name} has values too large for {dtype_name(kind)}; scale them")
+    found = torch.from_numpy(wide)
+    return found if like is None else found.to(like.device, like.dtype)
+
+
+def whole_tensor_of(name: str, value: Any) -> Any:
+    """Return a NumPy array of whole numbers as a tensor of int64; others as they are.
+
+    >>> whole_tensor_of("labels", np.array([0, 1], dtype=np.uint8))
+    tensor([0, 1])
+    """
+    if isinstance(value, Tensor) or not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{name} are an array of {array.dtype}, wanted whole numbers")
+    if array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise InputError(f"{name} have {int(array.max())}, wanted numbers below 2^63")
+    return torch.from_numpy(array.astype(np.int64, order="C", copy=True))
+
+
 def require_tensor(name: str, value: Tensor, shape: str) -> None:
     """Ask for a float32 or float64 tensor with at least the named axes of ``shape``.
 
@@ -29,7 +69,7 @@ def require_tensor(name: str, value: Tensor, shape: str) -> None:
     """
     if not isinstance(value, Tensor):
         raise InputError(
-            f"{name} is a {type(value).__name__}, wanted a torch tensor {shape}; "
+            f"{name} is a {type(value).__name__}, wanted a torch tensor or a NumPy array {shape}; "
             f"convert it with torch.as_tensor"
         )
     if value.dtype not in SUPPORTED_DTYPES:

@@ -207,17 +207,6 @@ class TestGradients:
         close(tracked.detach(), silent)
         assert not make(name).distances(x.detach()).requires_grad
 
-    def test_of_a_broken_row_stay_there(self, name):
-        ellipsoids = make(name)
-        x = points(ellipsoids)
-        x[3, 1] = float("nan")
-        x.requires_grad_()
-        ellipsoids.distances(x).sum().backward()
-        others = [0, 1, 2, 4, 5, 6, 7, 8]
-        alone = points(ellipsoids)[others].requires_grad_()
-        ellipsoids.distances(alone).sum().backward()
-        close(x.grad[others], alone.grad)
-
     def test_where_spreads_equal_the_remainder(self):
         double = {"dtype": torch.float64}
         tensors = {

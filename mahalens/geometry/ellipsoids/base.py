@@ -21,10 +21,17 @@ from mahalens.geometry.checks import (
     require_finite,
     require_same_kind,
     require_tensor,
+    tensor_of,
 )
 from mahalens.geometry.ellipsoids.checks import require_norm
 from mahalens.geometry.ellipsoids.keeper import Keeper
-from mahalens.geometry.ellipsoids.products import Norm, root, wanted_accuracy
+from mahalens.geometry.ellipsoids.products import (
+    Norm,
+    least_values,
+    root,
+    wanted_accuracy,
+    widest,
+)
 from mahalens.geometry.ellipsoids.tangent import Tangent
 from mahalens.geometry.memory import require_memory
 
@@ -84,6 +91,14 @@ class Ellipsoids(Keeper, ABC):
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
         """Squared (or L1) distance [P] to ellipsoid k in float64, from x - mean_k [P, D]."""
 
+    def _least_values(self) -> Tensor | None:
+        """See :func:`~mahalens.geometry.ellipsoids.products.least_values`: [K], or None."""
+        return least_values(self.dim, None, self.means.detach())
+
+    @abstractmethod
+    def _steepest(self) -> Tensor:
+        """How much a distance can grow for a step of 1 in an input, about."""
+
     @abstractmethod
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
@@ -103,52 +118,86 @@ class Ellipsoids(Keeper, ABC):
         the root of the sum of their squares.
 
         Everything is one blocked matrix product. Where that may have lost digits (points near a
-        mean that lies far from the others, very flat ellipsoids), the pair is measured again in
-        float64 from the difference ``x - mean_k``; in float32 distances are good to 1e-5,
-        relative. Gradients reach x, means and spreads; at distance 0 they are 0.
+        mean that lies far from the others, very flat ellipsoids, numbers whose squares the dtype
+        cannot hold), the pair is measured again in float64 from the difference ``x - mean_k``; in
+        float32 distances are good to 1e-5, relative. A distance, or a square, too large for the
+        dtype is infinite. Gradients reach x, means and spreads; at distance 0 they are 0.
+
+        ``x`` may be a NumPy array, which takes the dtype of the ellipsoids. NaN and infinite values
+        in it raise :class:`~mahalens.errors.InputError`.
         """
-        self._require_points(x)
+        x = self._points(x)
         require_norm(norm)
         require_memory(
             3 * len(x) * len(self) * x.element_size(),
             f"distances of {len(x)} points to {len(self)} ellipsoids",
             "measure fewer points at a time, or ask for nearest(x, k)",
         )
-        values = self._checked_values(x, norm)
-        if norm == "l1":
-            return values.square() if squared else values
-        if squared:
-            return values
-        return root(values) if values.requires_grad else values.sqrt()
+        return self._measured(x, norm, squared=squared)
 
-    def _checked_values(self, x: Tensor, norm: Norm) -> Tensor:
-        values, errors = self._values(x, norm)
-        with torch.no_grad():
-            tolerated = wanted_accuracy(x.dtype) * (2 if norm == "l2" else 1)
-            doubtful = errors.div_(tolerated) >= values
-        if not bool(doubtful.any()):
-            return values
-        n, k = doubtful.nonzero(as_tuple=True)
+    def _measured(self, x: Tensor, norm: Norm, *, squared: bool) -> Tensor:
+        """Distances [N, K], or their squares: by products where these are good enough."""
+        least = self._keep("least", self._least_values)
+        clear = torch.zeros(len(x), len(self), dtype=torch.bool, device=x.device)
+        values = x.new_zeros(len(x), len(self))
+        if least is not None:
+            values, errors = self._values(x, norm)
+            with torch.no_grad():
+                tolerated = wanted_accuracy(x.dtype) * (2 if norm == "l2" else 1)
+                clear = errors.div_(tolerated) < values  # not so where either is NaN
+                low, high = (float(end) for end in torch.aminmax(values.detach()))
+                if not (low > float(least.max()) and high < math.inf):
+                    clear &= (values > least) & (values < math.inf)
+            if not high < math.inf and values.requires_grad:
+                # Infinite products would make slopes NaN even where their values are not used.
+                values, clear = torch.zeros_like(values), torch.zeros_like(clear)
+        found = _finished(values, norm, squared)
+        if bool(clear.all()):
+            return found
+        n, k = clear.logical_not_().nonzero(as_tuple=True)
         order = torch.argsort(k, stable=True)  # one ellipsoid after the other
         n, k = n[order], k[order]
         again = []
         start = 0
-        found, sizes = (part.tolist() for part in k.unique_consecutive(return_counts=True))
-        for which, size in zip(found, sizes, strict=True):
+        places, sizes = (part.tolist() for part in k.unique_consecutive(return_counts=True))
+        for which, size in zip(places, sizes, strict=True):
             some = n[start : start + size]
             start += size
 
             def measure(some: Tensor, which: int = which) -> Tensor:
-                delta = x[some].double() - self.means[which].double()
-                return self._exactly(delta, which, norm).to(x.dtype)
+                return self._exact(x[some], which, norm, squared=squared).to(x.dtype)
 
             if self._tracked(x):  # made again on the way back, rather than differences kept
                 again.append(checkpoint(measure, some, use_reentrant=False))
             else:
                 again.append(measure(some))
-        if values.requires_grad or self._tracked(x):
-            return values.index_put((n, k), torch.cat(again))
-        return values.index_put_((n, k), torch.cat(again))
+        if found.requires_grad or self._tracked(x):
+            return found.index_put((n, k), torch.cat(again))
+        return found.index_put_((n, k), torch.cat(again))
+
+    def _exact(self, x: Tensor, k: int, norm: Norm, *, squared: bool) -> Tensor:
+        """Distance [P] of x [P, D] to ellipsoid k, or its square, in float64."""
+        mean = self.means[k].double()
+        if x.dtype == torch.float32:  # float64 holds all squares of its numbers
+            return _finished(self._exactly(x.double() - mean, k, norm), norm, squared)
+        with torch.no_grad():
+            largest = max(float(x.abs().max()), float(mean.abs().max()))
+        unit = 0.25 if largest > 2.0**1020 else 1.0  # or the difference would overflow
+        delta = unit * x - unit * mean
+        values = self._exactly(delta, k, norm)
+        with torch.no_grad():
+            size = delta.abs().amax(dim=1)
+            usual = ((values > 2.0**-900) & (values < 2.0**1000)) | (size == 0)
+        if unit == 1 and bool(usual.all()):
+            return _finished(values, norm, squared)
+        with torch.no_grad():
+            # The distance grows as delta does: powers of 2 bring its square back into range.
+            power = torch.where(values < 1, 700.0, -700.0)
+            power = torch.minimum(power, 1000 - torch.where(size > 0, size, 1.0).log2().ceil())
+            scale = torch.where(usual, 1.0, torch.exp2(power))
+        values = self._exactly(delta * scale[:, None], k, norm)
+        found = _finished(values, norm, squared=False) / scale / unit
+        return found.square() if squared else found
 
     def nearest(self, x: Tensor, k: int = 1, *, norm: Norm = "l2") -> Nearest:
         """Give the k nearest ellipsoids of every row of x [N, D], without keeping all N x K.
@@ -162,7 +211,7 @@ class Ellipsoids(Keeper, ABC):
         require_count("k", k)
         if k > len(self):
             raise InputError(f"k is {k}, wanted at most the {len(self)} ellipsoids there are")
-        self._require_points(x)
+        x = self._points(x)
         blocks = [
             torch.topk(self.distances(some, norm=norm), k, dim=1, largest=False)
             for some in x.split(NEAREST_BLOCK)
@@ -288,7 +337,9 @@ class Ellipsoids(Keeper, ABC):
         everything = (*self.tensors().values(), *others)
         return torch.is_grad_enabled() and any(t.requires_grad for t in everything)
 
-    def _require_points(self, x: Tensor) -> None:
+    def _points(self, x: Tensor) -> Tensor:
+        """Points [N, D] as they are asked for; NumPy arrays take the dtype of the ellipsoids."""
+        x = tensor_of("x", x, self.means)
         require_tensor("x", x, "[..., N, D]")
         if x.ndim != 2 or x.shape[1] != self.dim:
             raise InputError(
@@ -296,3 +347,35 @@ class Ellipsoids(Keeper, ABC):
                 f"[N, {self.dim}]"
             )
         require_same_kind("x", x, "these ellipsoids", self.means)
+        require_finite("x", x)
+        return x
+
+    def _ordinary_points(self, x: Tensor) -> Tensor:
+        """The same where slopes are asked for, which take squares of all numbers."""
+        x = self._points(x)
+        if not self._has_room(float(x.detach().abs().max())):
+            remedy = "convert both to float64" if self.dtype == torch.float32 else "scale both"
+            raise InputError(
+                f"the squares of these points, means or spreads are too large or too small for "
+                f"{dtype_name(self.dtype)}, in which slopes take them; {remedy}"
+            )
+        return x
+
+    def _has_room(self, largest: float = 0.0) -> bool:
+        """Whether squares of points up to ``largest``, of means and of spreads fit the dtype."""
+        if self._keep("least", self._least_values) is None:
+            return False
+        limit = widest(self.dtype) ** 2
+        steepest = self._keep("steepest", lambda: float(self._steepest()))
+        far = self._keep("far", lambda: float(self.means.detach().abs().max()))
+        far = max(largest, far)
+        return 1 / limit <= steepest <= limit and far <= limit and far * steepest <= limit
+
+
+def _finished(values: Tensor, norm: Norm, squared: bool) -> Tensor:
+    """Distances, or their squares, from the sums of squares (L2) or absolute values (L1)."""
+    if norm == "l1":
+        return values.square() if squared else values
+    if squared:
+        return values
+    return root(values) if values.requires_grad else values.sqrt()

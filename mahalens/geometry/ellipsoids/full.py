@@ -95,17 +95,20 @@ class FullEllipsoids(Ellipsoids):
         sizes = self._keep("sizes", lambda: squares(self.whitening))
         return values, product_errors(x - centre, self.means - centre, values, sizes, norm)
 
+    def _steepest(self) -> Tensor:
+        return self.whitening.detach().abs().max()
+
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
         return (delta @ self.whitening[k].tril().double().T).square().sum(dim=1)
 
-    def _checked_values(self, x: Tensor, norm: Norm) -> Tensor:
+    def _measured(self, x: Tensor, norm: Norm, *, squared: bool) -> Tensor:
         if norm == "l1":  # components are along principal axes; a triangle's rows are not
-            return self._principal()._checked_values(x, norm)
-        return super()._checked_values(x, norm)
+            return self._principal()._measured(x, norm, squared=squared)
+        return super()._measured(x, norm, squared=squared)
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
-        self._require_points(x)
+        x = self._ordinary_points(x)
         require_norm(norm)
         if norm == "l1":
             return self._principal().tangent(x, norm)
@@ -116,7 +119,7 @@ class FullEllipsoids(Ellipsoids):
         """Give the gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2`` for targets [N, K]."""
         if norm == "l1":
             return self._principal().descend(x, targets, norm)
-        self._require_points(x)
+        x = self._ordinary_points(x)
         return descend_rows(x - self.means.detach().mean(dim=0), targets, self._panels(), norm)
 
     def _panels(self) -> list[Panel]:

@@ -13,6 +13,7 @@ from mahalens.geometry.ellipsoids.products import (
     Norm,
     Panel,
     RowNorms,
+    least_values,
     panels,
     root,
     row_norms,
@@ -123,6 +124,16 @@ class LowRankEllipsoids(Ellipsoids):
         along = self._norms(near, means, self.axes, norm)
         return sums + (gaps - along) / rest, errors
 
+    def _least_values(self) -> Tensor | None:
+        if self.remainder is None:
+            return super()._least_values()
+        every = torch.cat([self.spreads.detach(), self.remainder.detach()[:, None]], dim=1)
+        return least_values(self.dim, every, self.means.detach())
+
+    def _steepest(self) -> Tensor:
+        shortest = self.spreads if self.remainder is None else self.remainder
+        return 1 / shortest.detach().min()
+
     def _norms(self, near: Tensor, means: Tensor, rows: Tensor, norm: Norm) -> Tensor:
         found: Tensor = RowNorms.apply(  # type: ignore[no-untyped-call]
             near, means, rows, self.ranks, norm
@@ -137,21 +148,21 @@ class LowRankEllipsoids(Ellipsoids):
         values = (along / spreads).square().sum(dim=1)
         if self.remainder is None:
             return values
-        rest = self.remainder[k].double().square()
+        rest = self.remainder[k].double()
         if self.dtype == torch.float32:
             # float64 has digits to spare for a difference, but axes are at right angles only as
             # far as float32 goes: not where nearly all lies along them.
             whole = delta.square().sum(dim=1)
             left = whole - along.square().sum(dim=1)
             if bool((left.detach() > MUCH_LEFT * whole.detach()).all()):
-                return values + left / rest
+                return values + left / rest.square()
         across = delta - along @ axes
         across = across - (across @ axes.T) @ axes
-        return values + across.square().sum(dim=1) / rest
+        return values + (across / rest).square().sum(dim=1)
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
-        self._require_points(x)
+        x = self._ordinary_points(x)
         require_norm(norm)
         self._require_components(norm)
         centre = self.means.detach().mean(dim=0)
@@ -165,7 +176,7 @@ class LowRankEllipsoids(Ellipsoids):
         """Give the gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2`` for targets [N, K]."""
         if self.remainder is not None:
             return super().descend(x, targets, norm)
-        self._require_points(x)
+        x = self._ordinary_points(x)
         return descend_rows(x - self.means.detach().mean(dim=0), targets, self._panels(), norm)
 
     def _rows(self) -> Tensor:

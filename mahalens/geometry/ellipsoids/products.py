@@ -226,3 +226,24 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 def wanted_accuracy(dtype: torch.dtype) -> float:
     """How far a distance may be off, relative to it."""
     return 5e-6 if dtype == torch.float32 else 1e-12
+
+
+def widest(dtype: torch.dtype) -> float:
+    """Return the largest spread that products may square; its inverse is the smallest."""
+    return 2.0**30 if dtype == torch.float32 else 2.0**300
+
+
+def least_values(dim: int, spreads: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return the squared distances [K] below which underflow may cost digits.
+
+    Products lose up to the smallest normal number per input, over the squared ``spreads`` [K, ...]
+    that they are divided by. ``None`` where the squares of those would themselves be out of range.
+    """
+    lost = dim * torch.finfo(like.dtype).tiny / wanted_accuracy(like.dtype)
+    if spreads is None:
+        return like.new_full((len(like),), lost)
+    low, high = torch.aminmax(spreads.detach().reshape(len(like), -1), dim=1)
+    limit = widest(like.dtype)
+    if not (float(low.min()) >= 1 / limit and float(high.max()) <= limit):
+        return None
+    return lost / low.clamp(max=1).square()

@@ -35,14 +35,16 @@ def product_errors(x: Tensor, means: Tensor, values: Tensor, sizes: Tensor, norm
     norm v by 2 e sqrt(v) + e^2.
     """
     reach = reaches(x, means)
-    error = reach * (sizes.sqrt() * unit_roundoff(x.dtype))
+    # Never below the root of the smallest number: sizes of less have lost digits themselves.
+    error = reach * ((sizes + torch.finfo(x.dtype).tiny).sqrt() * unit_roundoff(x.dtype))
     return error if norm == "l1" else error.square().addcmul_(error, values.sqrt(), value=2)
 
 
 @torch.no_grad()
 def reaches(x: Tensor, means: Tensor) -> Tensor:
     """sqrt(||x||^2 + ||mean||^2) for every point and mean [N, K]."""
-    return (x.square().sum(dim=1)[:, None] + means.square().sum(dim=1)).sqrt_()
+    of_x = x.square().sum(dim=1) + torch.finfo(x.dtype).tiny
+    return (of_x[:, None] + means.square().sum(dim=1)).sqrt_()
 
 
 @torch.no_grad()

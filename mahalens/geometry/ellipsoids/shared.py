@@ -11,7 +11,7 @@ from mahalens.geometry.ellipsoids.base import Ellipsoids
 from mahalens.geometry.ellipsoids.checks import require_norm, require_spreads
 from mahalens.geometry.ellipsoids.full import FullEllipsoids
 from mahalens.geometry.ellipsoids.lowrank import LARGEST_TILT
-from mahalens.geometry.ellipsoids.products import Norm, root, unit_roundoff
+from mahalens.geometry.ellipsoids.products import Norm, least_values, root, unit_roundoff, widest
 from mahalens.geometry.ellipsoids.rows import reaches, squares
 from mahalens.geometry.ellipsoids.spheres import SphericalEllipsoids
 from mahalens.geometry.ellipsoids.tangent import Tangent, inverse
@@ -50,7 +50,7 @@ class SharedBasisEllipsoids(Ellipsoids):
             )
         require_spreads("remainder", remainder, means, (len(means),))
         self.basis, self.whitening, self.remainder = basis, whitening, remainder
-        self._inner()  # which checks the whitening
+        FullEllipsoids(means.new_zeros(len(means), len(basis)), whitening)  # checks the whitening
 
     @property
     def ranks(self) -> Tensor:
@@ -89,6 +89,15 @@ class SharedBasisEllipsoids(Ellipsoids):
             return self._inner(), self._outer()
         return self._keep("inner", self._inner), self._keep("outer", self._outer)
 
+    def _least_values(self) -> Tensor | None:
+        if float(self.means.detach().abs().max()) > widest(self.dtype) ** 2:
+            return None
+        return least_values(self.dim, self.remainder, self.means.detach())
+
+    def _steepest(self) -> Tensor:
+        whitening = self.whitening.detach().abs().max()
+        return torch.maximum(whitening, 1 / self.remainder.detach().min())
+
     def _values(self, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         self._require_components(norm)
         inner, outer = self._parts()
@@ -100,7 +109,8 @@ class SharedBasisEllipsoids(Ellipsoids):
             # Projections are off by u ||x - centre||, which the parts know nothing of.
             means = self.means - self.means.mean(dim=0)
             reach = unit_roundoff(x.dtype) * reaches(near, means)
-            off = reach * inner._keep("sizes", lambda: squares(self.whitening)).sqrt()
+            sizes = inner._keep("sizes", lambda: squares(self.whitening))
+            off = reach * (sizes + torch.finfo(x.dtype).tiny).sqrt()
             more = off * (2 * within.sqrt() + off)
             stray = reach / self.remainder
             more = more + stray * (2 * across.clamp(min=0).sqrt() + stray)
@@ -112,11 +122,11 @@ class SharedBasisEllipsoids(Ellipsoids):
         across = delta - p @ basis
         across = across - (across @ basis.T) @ basis  # orthogonal within rounding only
         within = (p @ self.whitening[k].tril().double().T).square().sum(dim=1)
-        return within + across.square().sum(dim=1) / self.remainder[k].double().square()
+        return within + (across / self.remainder[k].double()).square().sum(dim=1)
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
-        self._require_points(x)
+        x = self._ordinary_points(x)
         require_norm(norm)
         self._require_components(norm)
         inner, outer = self._parts()

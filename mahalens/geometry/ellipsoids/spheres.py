@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mahalens.geometry.ellipsoids.base import Ellipsoids
 from mahalens.geometry.ellipsoids.checks import require_norm, require_spreads
-from mahalens.geometry.ellipsoids.products import Norm, root, unit_roundoff
+from mahalens.geometry.ellipsoids.products import Norm, least_values, unit_roundoff
 from mahalens.geometry.ellipsoids.tangent import Tangent, inverse
 
 
@@ -56,6 +56,12 @@ class DiagonalEllipsoids(Ellipsoids):
     def _along_inputs(self) -> Tensor:
         return self.spreads
 
+    def _least_values(self) -> Tensor | None:
+        return least_values(self.dim, self.spreads, self.means.detach())
+
+    def _steepest(self) -> Tensor:
+        return 1 / self.spreads.detach().min()
+
     def _values(self, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         if norm == "l1":
             return self._absolute(x)
@@ -89,7 +95,7 @@ class DiagonalEllipsoids(Ellipsoids):
 
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Give the distances of the rows of x [N, D] with their slopes."""
-        self._require_points(x)
+        x = self._ordinary_points(x)
         require_norm(norm)
         return _InputTangent(self, x, self._along_inputs().detach(), norm)
 
@@ -136,9 +142,7 @@ class _InputTangent(Tangent):
 
     def __init__(self, of: DiagonalEllipsoids, x: Tensor, spreads: Tensor, norm: Norm) -> None:
         with torch.no_grad():
-            self.distances = of._checked_values(x, norm)
-        if norm == "l2":
-            self.distances = root(self.distances)
+            self.distances = of._measured(x, norm, squared=False)
         centre = of.means.detach().mean(dim=0)
         self._x, self._means = x - centre, of.means.detach() - centre
         self._spreads, self._norm = spreads, norm
