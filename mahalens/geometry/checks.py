@@ -39,7 +39,8 @@ def tensor_of(name: str, value: Any, like: Tensor | None = None) -> Any:
         raise InputError(f"{name} is an array of {array.dtype}, wanted real numbers")
     small = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     kind = like.dtype if like is not None else torch.float32 if small else torch.float64
-    wide = array.astype(np.float64 if kind == torch.float64 else np.float32, order="C", copy=True)
+    with np.errstate(over="ignore"):  # said below
+        wide = array.astype(np.float64 if kind == torch.float64 else np.float32, order="C")
     if not np.isfinite(wide).all() and np.isfinite(array).all():
         raise InputError(f"{name} has values too large for {dtype_name(kind)}; scale them")
     found = torch.from_numpy(wide)

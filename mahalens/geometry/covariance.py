@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.geometry.checks import batch_entry, require_finite, require_tensor
+from mahalens.geometry.checks import batch_entry, require_finite, require_tensor, tensor_of
 from mahalens.geometry.conditioning import require_data_spread, require_positive_definite
 
 
@@ -33,6 +33,19 @@ def lower_factor(rows: Tensor) -> Tensor:
     signs = torch.where(diagonal < 0, -1.0, 1.0).to(rows.dtype)
     # Adding 0 turns the -0.0 that the signs leave above the diagonal into 0.0.
     return (upper * signs.unsqueeze(-1)).mT + 0.0
+
+
+@torch.no_grad()
+def units(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return powers of 2 to divide x by where its squares would leave the range of its dtype.
+
+    They are near the largest value over ``dims``, which are kept with size 1; elsewhere they are 1.
+    """
+    size = x.detach().abs().amax(dim=dims, keepdim=True)
+    limit = 2.0**30 if x.dtype == torch.float32 else 2.0**300
+    odd = ((size > limit) | (size < 1 / limit)) & (size > 0) & torch.isfinite(size)
+    exponents = torch.frexp(torch.where(odd, size, 1.0)).exponent - 1
+    return torch.ldexp(torch.ones_like(size), exponents)
 
 
 def centre(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,11 +74,12 @@ def ledoit_wolf_shrinkage(x: Tensor) -> Tensor:
     >>> round(float(ledoit_wolf_shrinkage(x)), 4)
     0.3068
     """
+    x = tensor_of("x", x)
     require_tensor("x", x, "[..., N, D]")
     n, dim = x.shape[-2:]
     if dim == 1:  # S is its own target
         return x.new_zeros(x.shape[:-2])
-    _, centred = centre(x)
+    _, centred = centre(x / units(x, (-2, -1)))
     variance = centred.square().mean(dim=(-2, -1), keepdim=True)
     unit = centred / _root(torch.where(variance > 0, variance, 1.0))  # now m = 1
     covariance = unit.mT @ unit / n
@@ -85,13 +99,16 @@ def estimate(x: Tensor, *, ridge: float, shrinkage: float | str) -> tuple[Tensor
 
     The identity enters as further rows under the centred data, so that this too is one QR.
     """
+    x = tensor_of("x", x)
     require_tensor("x", x, "[..., N, D]")
     n, dim = x.shape[-2:]
     if n < 2:
         raise InputError(f"x has {n} sample of {dim} inputs, wanted at least 2 to see any spread")
     require_finite("x", x)
     require_added(ridge, shrinkage)
-    mean, centred = centre(x)
+    # Inputs have scales of their own, unless something is added to the variances of all.
+    unit = units(x, (-2, -1) if ridge or shrinkage else (-2,))
+    mean, centred = centre(x / unit)
     rows = centred / math.sqrt(n - 1)
     if n > dim:
         rows = lower_factor(rows).mT
@@ -105,7 +122,7 @@ def estimate(x: Tensor, *, ridge: float, shrinkage: float | str) -> tuple[Tensor
         added = _root((weight + ridge) * variance) * identity
         rows = lower_factor(torch.cat([_root(1 - weight) * rows, added], dim=-2)).mT
     require_data_spread(rows, mean, n, ridge=ridge, shrinkage=shrinkage)
-    return mean, rows.mT
+    return mean * unit.squeeze(-2), rows.mT * unit.mT
 
 
 ADVICE = "add a multiple of the identity"

@@ -20,6 +20,7 @@ from mahalens.geometry.checks import (
     require_matching,
     require_same_kind,
     require_tensor,
+    tensor_of,
 )
 from mahalens.geometry.whitening import (
     Spectrum,
@@ -54,7 +55,7 @@ class Gaussian:
     factor: Tensor
 
     def __post_init__(self) -> None:
-        mean, factor = self.mean, self.factor
+        mean, factor = tensor_of("mean", self.mean), tensor_of("factor", self.factor)
         require_tensor("mean", mean, "[..., D]")
         require_tensor("factor", factor, "[..., D, D]")
         require_same_kind("mean", mean, "factor", factor)
@@ -90,6 +91,7 @@ class Gaussian:
         tensor([[2., 0.],
                 [1., 2.]])
         """
+        mean, covariance = tensor_of("mean", mean), tensor_of("covariance", covariance)
         require_tensor("mean", mean, "[..., D]")
         require_tensor("covariance", covariance, "[..., D, D]")
         require_same_kind("mean", mean, "covariance", covariance)
@@ -158,14 +160,14 @@ class Gaussian:
     def covariance(self) -> Tensor:
         """Sigma = L L^T [..., D, D], exactly symmetric."""
         product = self.factor @ self.factor.mT
-        return (product + product.mT) / 2
+        return self._in_range("covariance", (product + product.mT) / 2)
 
     @property
     def precision(self) -> Tensor:
         """Sigma^-1 = L^-T L^-1 [..., D, D], exactly symmetric."""
         inverse = whitening_matrix(self.factor, "cholesky")
         product = inverse.mT @ inverse
-        return (product + product.mT) / 2
+        return self._in_range("precision", (product + product.mT) / 2)
 
     @property
     def spectrum(self) -> Spectrum:
@@ -223,10 +225,14 @@ class Gaussian:
         The distance is in units of spread: 1 is one standard deviation in whichever direction.
         It comes from one triangular solve, ||L^-1 (x - mean)||; its gradient at the mean is 0.
         The batch shapes of x and of the Gaussian are broadcast; a NaN in a row of x stays in
-        that row's distance.
+        that row's distance. A NumPy array takes the dtype of the Gaussian. A distance, or a
+        square, too large for the dtype is infinite.
         """
         white = self.whiten(x, kind="cholesky")
-        return white.square().sum(dim=-1) if squared else torch.linalg.vector_norm(white, dim=-1)
+        if squared:
+            return white.square().sum(dim=-1)
+        unit = estimation.units(white, (-1,))  # or squares would overflow where distances do not
+        return torch.linalg.vector_norm(white / unit, dim=-1) * unit.squeeze(-1)
 
     def log_density(self, x: Tensor) -> Tensor:
         """Give log N(x; mean, Sigma) for each row of x [..., N, D]: [..., N].
@@ -286,8 +292,17 @@ class Gaussian:
             f"dtype={dtype_name(self.dtype)}, device={self.device})"
         )
 
+    def _in_range(self, name: str, matrix: Tensor) -> Tensor:
+        if not bool(torch.isfinite(matrix.detach()).all()):
+            raise InputError(
+                f"the {name} of this Gaussian has entries too large for {dtype_name(self.dtype)}; "
+                "take gaussian.to(torch.float64), or scale the inputs"
+            )
+        return matrix
+
     def _rows(self, name: str, x: Tensor) -> Tensor:
         """Check that x is [..., N, D] of this Gaussian's D, kind and batch shape."""
+        x = tensor_of(name, x, self.mean)
         require_tensor(name, x, "[..., N, D]")
         if x.shape[-1] != self.dim:
             raise InputError(

@@ -258,9 +258,8 @@ class TestRefusedData:
             (torch.zeros(3), {}, r"x has shape \[3\], wanted \[..., N, D\]"),
             (torch.zeros(3, 0), {}, "N and D at least 1"),
             (torch.zeros(4, 2).long(), {}, "x is int64, wanted float32 or float64"),
-            (np.zeros((4, 2)), {}, "x is a ndarray"),
+            ([[0.0, 1.0], [1.0, 0.0]], {}, "x is a list, wanted a torch tensor or a NumPy array"),
             (torch.eye(4) / 0, {}, r"x has 16 value\(s\) of 16 that are NaN or infinite"),
-            (torch.eye(4) * 1e30, {"ridge": 0.1}, "overflows float32 when squared; scale it down"),
             (torch.eye(4), {"ridge": -1.0}, "ridge is -1.0, wanted a finite number of at least 0"),
             (torch.eye(4), {"ridge": float("nan")}, "ridge is nan"),
             (torch.eye(4), {"shrinkage": 1.5}, "shrinkage is 1.5, wanted 0 to 1"),
@@ -272,6 +271,48 @@ class TestRefusedData:
         with pytest.raises(InputError, match=message) as error:
             Gaussian.from_data(x, **options)
         assert "\n" not in str(error.value)
+
+
+class TestRange:
+    """Samples whose squares their dtype cannot hold."""
+
+    @pytest.mark.parametrize("options", [{}, {"ridge": 0.1}, {"shrinkage": "ledoit-wolf"}], ids=str)
+    @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+    def test_units_do_not_matter(self, options, scale):
+        x = normal(30, 4, dtype=torch.float32)
+        plain, scaled = Gaussian.from_data(x, **options), Gaussian.from_data(x * scale, **options)
+        close(scaled.factor.double() / scale, plain.factor.double(), 1e6)
+        close(scaled.mahalanobis(x * scale), plain.mahalanobis(x), 10)
+
+    def test_inputs_may_differ_in_theirs(self):
+        x = normal(30, 3, dtype=torch.float32)
+        units = torch.tensor([1e-30, 1.0, 1e30])
+        close(
+            Gaussian.from_data(x * units).mahalanobis(x * units),
+            Gaussian.from_data(x).mahalanobis(x),
+            10,
+        )
+
+    def test_distances_are_numbers_where_their_squares_are_not(self):
+        gaussian = Gaussian(torch.zeros(2), torch.eye(2))
+        x = torch.tensor([[3e25, 4e25], [3e-25, 4e-25], [0.0, 0.0]])
+        close(gaussian.mahalanobis(x), torch.tensor([5e25, 5e-25, 0.0]))
+        assert gaussian.mahalanobis(x, squared=True)[0] == float("inf")
+
+    @pytest.mark.parametrize(("scale", "name"), [(1e25, "covariance"), (1e-25, "precision")])
+    def test_matrices_out_of_range_are_refused(self, scale, name):
+        factor = scale * torch.tensor([[1.0, 0.0], [-1.0, 1.0]])
+        gaussian = Gaussian(torch.zeros(2), factor)
+        with pytest.raises(InputError, match=f"^the {name} of this Gaussian .* float32; take"):
+            getattr(gaussian, name)
+        assert bool(getattr(gaussian.to(torch.float64), name).isfinite().all())
+
+    def test_arrays_will_do(self):
+        x = np.random.default_rng(0).normal(size=(20, 3))
+        made = Gaussian.from_data(x)
+        assert torch.equal(made.factor, Gaussian.from_data(torch.from_numpy(x)).factor)
+        assert torch.equal(made.mahalanobis(x), made.mahalanobis(torch.from_numpy(x)))
+        assert Gaussian.from_covariance(x[0], np.eye(3)).dim == 3
 
 
 class TestFromCovariance:

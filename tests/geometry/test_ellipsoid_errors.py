@@ -166,7 +166,7 @@ class TestCovariances:
         fault(ask(MEANS.half(), COVARIANCES), "means is float16, wanted float32 or float64")
         fault(ask(MEANS, [c.half() for c in COVARIANCES]), "covariance is float16")
         fault(ask(MEANS.long(), COVARIANCES), "means is int64")
-        fault(ask(MEANS.numpy(), COVARIANCES), "means is a ndarray")
+        fault(ask(MEANS.tolist(), COVARIANCES), "means is a list")
         fault(ask(MEANS * NAN, COVARIANCES), "means has 12 value")
 
 

@@ -14,7 +14,6 @@ from ellipsoid_kinds import (
     OPTIONS,
     REMAINDERS,
     WITH_DENSITY,
-    WITH_L1,
     close,
     make,
     points,

@@ -465,7 +465,7 @@ class TestValueObject:
             (torch.zeros(2).double(), r"wanted \[..., N, D\].*a single point x of length D"),
             (torch.zeros(5, 2), "is float32 and this Gaussian float64"),
             (torch.zeros(4, 5, 2).double(), r"batch shape \[4\] and this Gaussian \[3\]"),
-            (np.zeros((5, 2)), "is a ndarray, wanted a torch tensor"),
+            ([[0.0, 0.0]], "is a list, wanted a torch tensor or a NumPy array"),
         ],
         ids=["width", "axes", "dtype", "batch", "type"],
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.geometry import covariance as estimation
-from mahalens.geometry.checks import require_finite, require_tensor
+from mahalens.geometry.checks import require_finite, require_tensor, tensor_of
 from mahalens.geometry.ellipsoids.axes import (
     Floats,
     RankChoice,
@@ -76,6 +76,7 @@ def check_choice(
 
 def covariance_of(given: Tensor, means: Tensor) -> Floats:
     """Check one covariance and give it in float64, exactly symmetric."""
+    given = tensor_of("covariance", given)
     require_tensor("covariance", given, "[..., D, D]")
     dim = means.shape[1]
     if tuple(given.shape) != (dim, dim):

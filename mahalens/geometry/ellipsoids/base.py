@@ -292,6 +292,13 @@ class Ellipsoids(Keeper, ABC):
             }
         )
 
+    def _rescaled(self, unit: float) -> Self:
+        """The same ellipsoids in other units: all lengths times ``unit``."""
+        factors = {"means": unit, "spreads": unit, "remainder": unit, "whitening": 1 / unit}
+        return self.from_tensors(
+            {name: tensor * factors.get(name, 1.0) for name, tensor in self.tensors().items()}
+        )
+
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Self:

@@ -17,6 +17,8 @@ from mahalens.geometry.checks import (
     require_finite,
     require_same_kind,
     require_tensor,
+    tensor_of,
+    whole_tensor_of,
 )
 from mahalens.geometry.ellipsoids.assemble import (
     Kind,
@@ -70,6 +72,8 @@ def from_covariance(
     >>> from_covariance(means, covariances).distances(torch.tensor([[2.0, 0.0]]))
     tensor([[2., 1.]])
     """
+    means = tensor_of("means", means)
+    covariances = tensor_of("covariances", covariances)
     require_tensor("means", means, "[..., K, D]")
     require_finite("means", means)
     if means.ndim != 2:
@@ -108,8 +112,9 @@ def from_data(
     Ellipsoid k belongs to the k-th smallest label. ``ridge`` and ``shrinkage`` as in
     :meth:`Gaussian.from_data <mahalens.geometry.Gaussian.from_data>`, the rest as in
     :func:`from_covariance`. Where samples are fewer than inputs, axes of a given rank come from
-    the smaller matrix of their inner products.
+    the smaller matrix of their inner products. NumPy arrays will do.
     """
+    x = tensor_of("x", x)
     require_tensor("x", x, "[..., N, D]")
     if x.ndim != 2:
         raise InputError(f"x has shape {list(x.shape)}, wanted [N, D]")
@@ -117,6 +122,18 @@ def from_data(
     x = x.detach()
     estimation.require_added(ridge, shrinkage)
     choice = check_choice(kind, rank, remainder, x.shape[1], explained, error)
+    unit = float(estimation.units(x, (-2, -1)))
+    if unit != 1 and x.dtype == torch.float64:  # which holds the squares of all float32
+        options = {"remainder": remainder, "explained": explained, "error": error, "ridge": ridge}
+        made = from_data(
+            x / unit,
+            labels,
+            kind=kind,
+            rank=rank,
+            shrinkage=shrinkage,
+            **options,  # type: ignore[arg-type]
+        )
+        return made._rescaled(unit)
     groups = _by_label(x, labels)
     means, centred = [], []
     for some in groups:
@@ -166,6 +183,7 @@ def from_clusters(
     """
     from scipy.cluster.vq import kmeans2
 
+    x = tensor_of("x", x)
     require_tensor("x", x, "[..., N, D]")
     require_finite("x", x)
     require_count("count", count)
@@ -174,7 +192,7 @@ def from_clusters(
             f"{count} clusters in x of shape {list(x.shape)}; wanted [N, D] with at least as many "
             "samples as clusters"
         )
-    samples = x.detach().cpu().numpy()
+    samples = (x.detach() / estimation.units(x, (-2, -1))).cpu().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of empty clusters, which are refused below
         centres, labels = kmeans2(samples, count, iter=1, minit="++", rng=seed)
@@ -253,6 +271,7 @@ def truncate(
 
 def _by_label(x: Tensor, labels: Tensor) -> list[Tensor]:
     """The samples of each label, by ascending label."""
+    labels = whole_tensor_of("labels", labels)
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise InputError(f"labels are {given}, wanted a tensor of whole numbers")

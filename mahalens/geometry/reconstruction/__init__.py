@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from mahalens.geometry.checks import (
     require_finite,
     require_same_kind,
     require_tensor,
+    tensor_of,
 )
 from mahalens.geometry.ellipsoids import Ellipsoids, SphericalEllipsoids
 from mahalens.geometry.ellipsoids.products import Norm
@@ -74,7 +76,24 @@ def reconstruct(
     >>> found.x.round(decimals=4)
     tensor([[2., 2.]])
     """
+    distances = tensor_of("distances", distances, ellipsoids.means)
+    start = tensor_of("start", start, ellipsoids.means)
     problem = Problem.of(ellipsoids, distances, norm=norm, subset=subset)
+    if ellipsoids.dtype == torch.float32 and not problem.has_room():
+        begin = None if start is None else _checked_start(start, problem).double()
+        wide = reconstruct(
+            ellipsoids.to(torch.float64),
+            distances.double(),
+            method=method,
+            norm=norm,
+            subset=subset,
+            start=begin,
+            steps=steps,
+            lr=lr,
+            noise=noise,
+            restarts=restarts,
+        )
+        return replace(wide, x=wide.x.float())
     if method not in ("auto", "newton", "adam", "closed-form"):
         raise InputError(f'method is {method!r}, wanted "auto", "newton", "adam" or "closed-form"')
     if steps is not None:

@@ -12,7 +12,7 @@ from mahalens.errors import InputError
 from mahalens.geometry.checks import require_finite, require_same_kind, require_tensor
 from mahalens.geometry.ellipsoids import Ellipsoids, Tangent
 from mahalens.geometry.ellipsoids.checks import require_norm
-from mahalens.geometry.ellipsoids.products import Norm
+from mahalens.geometry.ellipsoids.products import Norm, widest
 
 BLOCK_BYTES = 2**28
 
@@ -55,6 +55,11 @@ class Problem:
                 "clamp them at 0"
             )
         return cls(ellipsoids, distances.detach(), norm)
+
+    def has_room(self) -> bool:
+        """Return whether the dtype holds the squares of all lengths and targets."""
+        largest = float(self.targets.max())
+        return self.ellipsoids._has_room() and largest <= widest(self.targets.dtype)
 
     def __len__(self) -> int:
         return len(self.targets)
