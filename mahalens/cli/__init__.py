@@ -137,6 +137,12 @@ def main() -> None:
         _fail(str(error), 2)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped", 130)
+    except (MemoryError, RuntimeError) as error:
+        from mahalens.geometry.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        _fail("this takes more memory than there is; give fewer samples, units or trials", 2)
 
 
 def _fail(message: str, code: int) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,24 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mahalens.data.idx import require_file
+from mahalens.data.user_files import array_names, npz_arrays, unreadable
 from mahalens.errors import InputError
 from mahalens.files import write_file
 from mahalens.geometry.checks import require_count, require_finite
 from mahalens.geometry.covariance import symmetric_tolerance
 from mahalens.geometry.gaussian import Gaussian
+from mahalens.geometry.memory import require_memory
 
 MEAN_RANGE = 10.0
 RAW_RIDGE = 1e-3
 WANTED = 'a .json file {"mean": [...], "covariance": [[...], ...]} or an .npz file with the same'
-
-_UNREADABLE = (  # what damaged or foreign files raise in the readers of JSON, zip and arrays
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+ENTRIES = ("mean", "covariance", "factor")
 
 
 def draw_gaussian(dim: int, generator: torch.Generator) -> Gaussian:
@@ -116,14 +108,7 @@ def save_gaussian(path: str | os.PathLike[str], gaussian: Gaussian) -> None:
 
 def _read(file: Path) -> dict[str, Any]:
     """Read the entries of the file that make up a Gaussian."""
-    try:
-        is_folder = stat.S_ISDIR(file.stat().st_mode)
-    except FileNotFoundError:
-        raise InputError(f"{file}: there is no such file, wanted {WANTED}") from None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read, {_reason(error)}") from None
-    if is_folder:
-        raise InputError(f"{file}: this is a folder, wanted {WANTED}")
+    require_file(file, WANTED)
     readers = {".json": _read_json, ".npz": _read_npz}
     kind = file.suffix.lower()
     if kind not in readers:
@@ -132,12 +117,13 @@ def _read(file: Path) -> dict[str, Any]:
         return readers[kind](file)
     except InputError:
         raise
-    except _UNREADABLE as error:
-        raise InputError(f"{file}: not readable as {kind}, {_reason(error)}") from None
+    except Exception as error:  # parsers of foreign bytes raise what they happen to raise
+        raise unreadable(file, error) from None
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     # parse_int: a whole number too long for 64 bits is still a number
+    require_memory(10 * file.stat().st_size, f"{file}", "save it as .npz")
     text = file.read_text(encoding="utf-8-sig")
     if not text.strip():
         raise InputError(f"{file}: not readable as .json, it is empty")
@@ -149,15 +135,10 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_npz(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
-        # Anything else numpy would take for a pickle, and advise to trust it.
-        if stream.read(2) not in (b"PK", b"\x93N"):
-            raise InputError(f"{file}: not readable as .npz, it is no such archive")
-        stream.seek(0)
-        archive = np.load(stream, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
+        if stream.read(2) == b"\x93N":
             raise InputError(f"{file}: holds a single array, wanted {WANTED}")
-        with archive:
-            return {name: archive[name] for name in _names(file, archive.files)}
+    arrays = npz_arrays(file, ENTRIES)
+    return {name: arrays[name] for name in _names(file, array_names(file))}
 
 
 def _names(file: Path, found: Iterable[str]) -> list[str]:
@@ -168,7 +149,7 @@ def _names(file: Path, found: Iterable[str]) -> list[str]:
             f"{file}: has no {' and no '.join(missing)}, only {', '.join(present) or 'nothing'}; "
             f"wanted {WANTED}"
         )
-    return [name for name in ("mean", "covariance", "factor") if name in present]
+    return [name for name in ENTRIES if name in present]
 
 
 def _numbers(file: Path, name: str, value: Any) -> Tensor:
@@ -203,9 +184,3 @@ def _matrix(file: Path, name: str, matrix: Tensor, dim: int) -> Tensor:
 def _dump_rows(matrix: Tensor) -> str:
     """Write a matrix as JSON with one row a line, to be read by people too."""
     return "[" + ",\n  ".join(json.dumps(row) for row in matrix.tolist()) + "]"
-
-
-def _reason(error: BaseException) -> str:
-    """Give what went wrong as part of a line."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text).splitlines()[0]

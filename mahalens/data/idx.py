@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
+from mahalens.geometry.memory import require_memory
 
 UNSIGNED_BYTE = 0x08
 OTHER_TYPES = {
@@ -25,6 +26,8 @@ OTHER_TYPES = {
     0x0E: "64-bit floats",
 }
 WANTED = "an IDX file of unsigned bytes, plain or gzipped"
+MOST_UNPACKED = 1100
+"""How many bytes gzip can make of one, at most."""
 _PIECE = 1 << 20
 
 
@@ -35,7 +38,8 @@ def read_idx(path: str | os.PathLike[str], sha256: str | None = None) -> Tensor:
     content must have that checksum.
 
     Every fault of the file raises :class:`~mahalens.errors.InputError` with one line that names
-    the file. Memory is taken for the bytes that are there, never for those a header promises.
+    the file. What the header promises is compared with the length of a plain file, and with the
+    memory there is, before anything is read.
     """
     file = Path(path)
     require_file(file, WANTED)
@@ -44,10 +48,12 @@ def read_idx(path: str | os.PathLike[str], sha256: str | None = None) -> Tensor:
             gzipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if not gzipped:
-                shape, content, header = _read_stream(file, raw)
+                length = file.stat().st_size
+                shape, content, header = _read_stream(file, raw, length, exact=True)
             else:
+                most = MOST_UNPACKED * file.stat().st_size
                 with gzip.open(raw) as unpacked:
-                    shape, content, header = _read_stream(file, unpacked)
+                    shape, content, header = _read_stream(file, unpacked, most)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(
             f"{file}: the gzipped content is cut short or damaged ({error}); get the file again"
@@ -75,9 +81,12 @@ def require_file(file: Path, wanted: str) -> None:
 
 
 def _read_stream(
-    file: Path, stream: IO[bytes] | gzip.GzipFile
+    file: Path, stream: IO[bytes] | gzip.GzipFile, length: int, *, exact: bool = False
 ) -> tuple[tuple[int, ...], bytearray, int]:
-    """Read shape, whole content and length of the header from the unpacked stream."""
+    """Read shape, whole content and length of the header from the unpacked stream.
+
+    ``length`` is that of the whole, or the most it can be.
+    """
     content = bytearray()
     _extend(content, stream, 4)
     if len(content) < 4 or content[:2] != b"\0\0":
@@ -101,10 +110,15 @@ def _read_stream(
     promised = header + math.prod(shape)
     if promised == header:
         raise InputError(f"{file}: holds nothing, its header says {list(shape)}; wanted {WANTED}")
-    _extend(content, stream, promised + 1)
-    if len(content) != promised:
-        fault = "is cut short" if len(content) < promised else "is longer than its header says"
-        there = f"{len(content)}" if len(content) < promised else "more"
+    if length == promised or not exact:
+        # As bytes, and as floats of 32 bits.
+        needed = 5 * min(promised, length)
+        require_memory(needed, f"{file}: {list(shape)} bytes", "take a smaller set")
+        _extend(content, stream, promised + 1)
+        length = len(content)
+    if length != promised:
+        fault = "is cut short" if length < promised else "is longer than its header says"
+        there = f"{length}" if length < promised else "more"
         raise InputError(
             f"{file}: {fault}, {list(shape)} takes {promised} bytes and {there} are there; "
             f"get the file again"

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
+from mahalens.geometry.memory import refusing_memory, require_memory
 
 if TYPE_CHECKING:
     from PIL import Image
 
 KINDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-MOST_BYTES = 8 << 30
-"""More than so many bytes of pixels are refused before they are read."""
 _GREY = ("1", "L", "LA", "I", "I;16", "F")
 
 
@@ -49,7 +48,9 @@ def read_images(files: list[Path], size: tuple[int, int] | None = None) -> Tenso
     """
     first = _read(files[0], size)
     _require_room(len(files), *first.shape[:2], colours=3)
-    pixels = np.empty((len(files), *first.shape[:2], 3), dtype=np.uint8)
+    remedy = "give --limit or a smaller --image-size"
+    with refusing_memory(f"{len(files)} images of {first.shape[0]} x {first.shape[1]}", remedy):
+        pixels = np.empty((len(files), *first.shape[:2], 3), dtype=np.uint8)
     for number, file in enumerate(files):
         image = first if number == 0 else _read(file, size)
         if image.shape != first.shape:
@@ -105,9 +106,8 @@ def _in_bytes(image: Image.Image) -> Image.Image:
 
 
 def _require_room(count: int, height: int, width: int, *, colours: int) -> None:
-    needed = count * height * width * colours
-    if needed > MOST_BYTES:
-        raise InputError(
-            f"{count} images of {height} x {width} take {needed / 2**30:.0f} GiB; give --limit or "
-            f"a smaller --image-size"
-        )
+    # As bytes, and twice as floats of 32 bits: as they are, and scaled.
+    needed = 9 * count * height * width * colours
+    require_memory(
+        needed, f"{count} images of {height} x {width}", "give --limit or a smaller --image-size"
+    )

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mahalens.data.user_files import array_names, labels_of, read_arrays, samples_of
+from mahalens.data.user_files import SMALLER, array_names, labels_of, read_arrays, samples_of
 from mahalens.errors import InputError
+from mahalens.geometry.memory import refusing_memory
 
 MOST_CLASSES = 1 << 16
 WANTED = "an array x [N, ...] with the samples, and perhaps y [N] with their classes"
@@ -27,7 +28,8 @@ def read_sample_file(
     try:
         if "x" not in arrays:
             raise InputError(f"has no x; wanted {WANTED}{_instead(path)}")
-        return _taken(arrays, split)
+        with refusing_memory("x", SMALLER):
+            return _taken(arrays, split)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

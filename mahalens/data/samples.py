@@ -14,6 +14,7 @@ from mahalens.data.catalogue import PIXELS, SETS, SPLITS
 from mahalens.data.labelled import LabelledData
 from mahalens.data.streams import stream
 from mahalens.errors import InputError
+from mahalens.geometry.memory import refusing_memory
 
 WANTED = (
     f"one of {', '.join(SETS)}, an .npz or .safetensors file with x and perhaps y, or a folder "
@@ -119,14 +120,16 @@ def load_samples(
     if folder:
         return _of_folder(path, split, pixels, limit, image_size, seed)
     from mahalens.data.sample_files import read_sample_file
+    from mahalens.data.user_files import SMALLER
 
     x, y, image = read_sample_file(path, split)
     text = str(path)
-    if x.dtype == torch.uint8:
-        x, said = _pixels(x, 255.0, pixels)
-        text = f"{text}, {said}"
-    elif not x.is_floating_point():
-        x = x.to(torch.int64)
+    with refusing_memory(f"{path}: x", SMALLER):
+        if x.dtype == torch.uint8:
+            x, said = _pixels(x, 255.0, pixels)
+            text = f"{text}, {said}"
+        elif not x.is_floating_point():
+            x = x.to(torch.int64)
     samples = Samples(x=x, y=y, classes=_numbers(y), image=image, source=text)
     return _limited(samples, limit, seed)
 

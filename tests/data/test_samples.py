@@ -10,6 +10,7 @@ import mahalens.data.image_folder
 from mahalens.data import load_set
 from mahalens.data.samples import Samples, load_samples
 from mahalens.errors import InputError
+from mahalens.geometry import memory
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 6)).astype(np.float32)
@@ -270,8 +271,10 @@ class TestFolders:
 
     def test_memory_is_known_before(self, images, monkeypatch):
         folder = images()
-        monkeypatch.setattr(mahalens.data.image_folder, "MOST_BYTES", 200)
-        assert "4 images of 6 x 5 take 0 GiB; give --limit" in refused(folder)
+        monkeypatch.setattr(memory, "UNASKED", 0)
+        monkeypatch.setattr(memory, "available_memory", lambda: 2_000)
+        said = "4 images of 6 x 5: would take 3.2e-06 GB of memory and 2e-06 GB are free; give --l"
+        assert said in refused(folder)
 
     def test_a_damaged_image(self, images):
         folder = images()

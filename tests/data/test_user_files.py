@@ -1,6 +1,8 @@
 """A user's own samples in a file: what is taken, and one line for everything that can be wrong."""
 
 import contextlib
+import gzip
+import json
 import os
 import pickle
 import zipfile
@@ -12,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from mahalens.data import load_set
+from mahalens.data import load_gaussian, load_set
+from mahalens.data.idx import read_idx
+from mahalens.data.samples import load_samples
 from mahalens.data.user_files import _split, load_file
 from mahalens.errors import InputError
+from mahalens.geometry import memory
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 6)).astype(np.float32)
@@ -141,6 +146,81 @@ class TestTaken:
 
     def test_labels_of_truth(self, write):
         assert load_set(write(x=X, y=Y > 0)).classes == 2
+
+
+class TestMemory:
+    """Sizes are in the headers: what cannot fit is refused before it is read."""
+
+    @pytest.fixture(autouse=True)
+    def little(self, monkeypatch):
+        monkeypatch.setattr(memory, "available_memory", lambda: 10**9)
+
+    def bomb(self, path, shape, name="x"):
+        """A file of a few bytes that unpacks to zeros of this shape."""
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+        npy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        np.savez(path, y=Y)
+        size = len(npy) + 4 * int(np.prod(shape))
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+            info = zipfile.ZipInfo(f"{name}.npy")
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member:
+                member.write(npy)
+                member.write(bytes(1 << 20))
+        # The directory says what unpacking would bring, whatever was written.
+        content = bytearray(path.read_bytes())
+        place = content.rindex(b"PK\x01\x02")
+        content[place + 24 : place + 28] = size.to_bytes(4, "little")
+        path.write_bytes(content)
+        return path
+
+    def test_a_bomb_is_not_unpacked(self, tmp_path):
+        path = self.bomb(tmp_path / "mine.npz", (1_000_000, 1000))
+        wanted = (
+            "x [1000000, 1000] of float32: would take 12 GB of memory and 1 GB are free; save "
+            "fewer samples or inputs in it"
+        )
+        assert refused(path) == wanted
+        with pytest.raises(InputError, match=r"would take 12 GB of memory and 1 GB are free"):
+            load_samples(path)
+
+    def test_safetensors(self, tmp_path):
+        path = tmp_path / "mine.safetensors"
+        size = 4 * 10**9
+        parts = {
+            "x": {"dtype": "F32", "shape": [1000000, 1000], "data_offsets": [0, size]},
+            "y": {"dtype": "I64", "shape": [20], "data_offsets": [size, size + 160]},
+        }
+        header = json.dumps(parts).encode()
+        with path.open("wb") as stream:
+            stream.write(len(header).to_bytes(8, "little") + header)
+            stream.truncate(8 + len(header) + size + 160)
+        assert refused(path).startswith("x [1000000, 1000] of F32: would take 12 GB of memory")
+
+    def test_a_gaussian(self, tmp_path):
+        path = self.bomb(tmp_path / "g.npz", (30_000, 30_000), "covariance")
+        with pytest.raises(InputError, match=r"^\S*g.npz: covariance \[30000, 30000\] .* 11 GB"):
+            load_gaussian(path)
+
+    @pytest.mark.parametrize("gzipped", [False, True])
+    def test_idx(self, tmp_path, gzipped, monkeypatch):
+        monkeypatch.setattr(memory, "available_memory", lambda: 10**8)
+        header = bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in (10**5, 28, 28))
+        content = header + bytes(784 * 10**5)
+        path = tmp_path / "images"
+        path.write_bytes(gzip.compress(content, 1) if gzipped else content)
+        with pytest.raises(InputError, match=r"images: \[100000, 28, 28\] bytes: .* 0\.39 GB"):
+            read_idx(path)
+
+    def test_an_allocation_that_fails_is_one_line(self, write, monkeypatch):
+        def fail(*_, **__):
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you")
+
+        path = write(x=X, y=Y)
+        monkeypatch.setattr(torch.Tensor, "flatten", fail)
+        assert refused(path) == (
+            "x: takes more memory than there is; 1 GB are free; save fewer samples or inputs in it"
+        )
 
 
 class TestRefused:
@@ -293,6 +373,76 @@ class TestRefused:
         np.savez(path, x=np.array([[Trap()]], dtype=object), y=[0])
         assert refused(path).startswith("holds Python objects, which are not read")
         assert not (tmp_path / "sprung").exists()
+
+    @pytest.mark.parametrize(
+        ("content", "text"),
+        [
+            (b"no array", "x is no array of NumPy, it begins with 6e 6f 20 61 72 72; save arrays"),
+            (b"", "x is no array of NumPy, it is empty; save arrays with numpy.savez"),
+            (b"\x93NUMPY\x09\x00", "x is an array of an unknown version, [9, 0]"),
+            (b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f8'", "not readable as .npz, "),
+        ],
+    )
+    def test_members_that_are_no_arrays(self, tmp_path, content, text):
+        path = tmp_path / "mine.npz"
+        for name in ("x.npy", "x"):
+            np.savez(path, y=Y)
+            with zipfile.ZipFile(path, "a") as archive:
+                archive.writestr(name, content)
+            assert refused(path).startswith(text)
+
+    @pytest.mark.parametrize(
+        "dtype", ["M8[s]", "m8[s]", [("a", "f4"), ("b", "i4")], "c8", "c16", "V5", "longdouble"]
+    )
+    @pytest.mark.parametrize("part", ["x", "y"])
+    def test_dtypes_that_are_no_numbers(self, tmp_path, dtype, part):
+        path = tmp_path / "mine.npz"
+        np.savez(path, **{"x": X, "y": Y, part: np.zeros((20, 2)[: 1 + (part == "x")], dtype)})
+        assert f"{part} is " in (text := refused(path))
+        assert "wanted real numbers of up to 64 bits" in text
+
+    @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+    def test_floats_of_eight_bits_are_taken(self, tmp_path, dtype):
+        x = torch.from_numpy(X).to(dtype)
+        save_file({"x": x, "y": torch.from_numpy(Y)}, tmp_path / "mine.safetensors")
+        data = load_set(tmp_path / "mine.safetensors")
+        both = torch.cat([data.x, data.test_x])
+        assert both.dtype == torch.float32
+        assert both.sort(0).values.equal(x.float().sort(0).values)
+        save_file({"x": x.float(), "y": torch.ones(20).to(dtype)}, tmp_path / "mine.safetensors")
+        assert load_set(tmp_path / "mine.safetensors").classes == 2
+
+    @pytest.mark.parametrize("part", ["y", "test_y"])
+    @pytest.mark.parametrize(
+        ("label", "text"),
+        [
+            (np.array([2**63] * 20, dtype=np.uint64), "{} has labels from 2^63 on; number"),
+            (np.full(20, 1e300), "{} has the label "),
+            (np.full(20, 2.0**53), "{} has the label 9007199254740992 with 20 samples; number"),
+            (np.full(20, 2**62), "{} has the label 4611686018427387904 with 20 samples; number"),
+            (np.full(20, 1.5), "{} has labels that are not whole numbers from 0 on"),
+        ],
+    )
+    def test_labels_that_wrap_around(self, write, part, label, text):
+        arrays = {"x": X, "y": Y, "test_x": X, "test_y": Y, part: label}
+        assert refused(write(**arrays)).startswith(text.format(part))
+
+    def test_features_from_two_to_the_63_on_stay_positive(self, write):
+        x = np.full((20, 2), 2**63 + 2**40, dtype=np.uint64)
+        data = load_set(write(x=x, y=Y))
+        assert float(data.x.min()) == float(np.float32(2**63 + 2**40))
+        assert float(load_samples(write(x=x, y=Y)).x.min()) == float(2**63 + 2**40)
+        small = load_samples(write(x=x % 1000, y=Y.astype(np.uint64)))
+        assert small.x.dtype == torch.int64
+        assert small.y.tolist() == Y.tolist()
+
+    def test_a_measured_value_is_no_class(self, write):
+        x = RNG.normal(size=(5000, 3))
+        text = refused(write(x=x, y=np.arange(5000)))
+        assert text.startswith("y has 5,000 classes in 5,000 samples, as a measured value has; giv")
+        text = refused(write(x=x, y=np.arange(5000) % 60 * 60))
+        assert text.startswith("y has 60 different labels from 0 to 3,540; number the classes with")
+        assert load_set(write(x=x, y=np.arange(5000) % 1000)).classes == 1000
 
     @settings(deadline=None, max_examples=80)
     @given(st.data())
