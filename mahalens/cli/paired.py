@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated
-from mahalens.cli.run import carry_on
+from mahalens.cli.run import announce, carry_on
 from mahalens.errors import InputError
 from mahalens.studies.paired.config import PairedConfig
 
@@ -86,11 +86,13 @@ def run_paired(
     if published:
         given["published"] = True
     made = config.with_defaults(**given)
+    quiet = quiet or bool(click.get_current_context().obj)
+    if not quiet:
+        announce(study, *made.data)
     from mahalens.studies.paired.workers import check_workers
 
     count = check_workers(workers)
     module = import_module(f"mahalens.studies.{study}.run")
     command = shlex.join(["mahalens", *sys.argv[1:]])
-    quiet = quiet or bool(click.get_current_context().obj)
     with module.start(made, out, force=force, command=command) as folder:
         carry_on(folder, quiet=quiet, workers=count)

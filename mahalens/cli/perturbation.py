@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated
-from mahalens.cli.run import carry_on, run
+from mahalens.cli.run import announce, carry_on, run
 from mahalens.errors import InputError
 from mahalens.studies.perturbation.config import PerturbationConfig
 from mahalens.studies.representation.config import PIXELS
@@ -53,6 +53,9 @@ def perturbation(
     given = {name: value for name, value in options.items() if value is not None}
     if published:
         given["published"] = True
+    quiet = quiet or bool(click.get_current_context().obj)
+    if not quiet:
+        announce("perturbation", source or options.get("data"))
     if source is None:
         config = PerturbationConfig.with_defaults(**given)
     else:
@@ -68,6 +71,5 @@ def perturbation(
     from mahalens.studies.perturbation.run import start
 
     command = shlex.join(["mahalens", *sys.argv[1:]])
-    quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, force=force, command=command) as folder:
         carry_on(folder, quiet=quiet)

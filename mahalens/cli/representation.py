@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated, WholeNumbers
-from mahalens.cli.run import carry_on, run
+from mahalens.cli.run import announce, carry_on, run
 from mahalens.studies.representation.config import ENGINES, PIXELS, RepresentationConfig
 
 
@@ -49,9 +49,11 @@ def representation(out: Path, force: bool, quiet: bool, **options: Any) -> None:
     """Train networks held to distance or intensity outputs, and compare them."""
     given = {name: value for name, value in options.items() if value is not None}
     config = RepresentationConfig.with_defaults(**given)
+    quiet = quiet or bool(click.get_current_context().obj)
+    if not quiet:
+        announce("representation", config.data)
     from mahalens.studies.representation.run import start
 
     command = shlex.join(["mahalens", *sys.argv[1:]])
-    quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, force=force, command=command) as folder:
         carry_on(folder, quiet=quiet)

@@ -53,6 +53,8 @@ def run(
         return
     if ctx.invoked_subcommand is not None:
         raise InputError("--resume takes no study: the folder knows it; leave one of them out")
+    if not quiet:
+        announce("run", resume)
     from mahalens.studies.folder import RunFolder
 
     with RunFolder.open(resume) as folder:
@@ -60,6 +62,13 @@ def run(
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
         _check_where(folder, where)
         carry_on(folder, quiet=quiet, **where)
+
+
+def announce(study: str, *read: object) -> None:
+    """Print the first line of a run, before torch is loaded and data are read."""
+    named = ", ".join(str(one) for one in read if one is not None)
+    what = "".join(letter if letter.isprintable() else "?" for letter in named)
+    click.echo(f"{study}: reading {what}" if what else f"{study}: starting", err=True)
 
 
 def _check_where(folder: RunFolder, where: Iterable[str]) -> None:
@@ -99,10 +108,12 @@ def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **optio
     if options["dim"] is None:
         options["dim"] = _dim_of(gaussian) if gaussian else 2
     config = GaussianConfig.with_defaults(**options, gaussian=gaussian.name if gaussian else None)
+    quiet = quiet or bool(click.get_current_context().obj)
+    if not quiet:
+        announce("gaussian", gaussian)
     from mahalens.studies.gaussian.run import start
 
     command = shlex.join(["mahalens", *sys.argv[1:]])
-    quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, gaussian_file=gaussian, force=force, command=command) as folder:
         carry_on(folder, quiet=quiet)
 
@@ -141,10 +152,12 @@ def ellipsoids(out: Path, force: bool, quiet: bool, **options: Any) -> None:
     """Find points from their distances to many ellipsoids; or fit ellipsoids to data."""
     given = {name: value for name, value in options.items() if value is not None}
     config = EllipsoidConfig.with_defaults(**given)
+    quiet = quiet or bool(click.get_current_context().obj)
+    if not quiet:
+        announce("ellipsoids", config.data)
     from mahalens.studies.ellipsoids.run import start
 
     command = shlex.join(["mahalens", *sys.argv[1:]])
-    quiet = quiet or bool(click.get_current_context().obj)
     with start(config, out, force=force, command=command) as folder:
         carry_on(folder, quiet=quiet)
 

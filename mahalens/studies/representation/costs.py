@@ -17,6 +17,7 @@ from mahalens.studies.representation.training import accuracies, measured_epochs
 
 TIMED_SAMPLES = 4_000
 TIMED_SECONDS = 0.1
+SPOKEN_EVERY = 5.0
 FEWEST_TRIALS = 5
 """With fewer, no claim is decided."""
 FEWEST_SAMPLES = 1_000
@@ -43,12 +44,23 @@ class Cost:
 Costs = dict[str, Cost]
 
 
-def measure_costs(problem: Problem, should_stop: Callable[[], bool] | None = None) -> Costs:
-    """Time some epochs of every model with as many trials as a group has, on part of the data."""
+def measure_costs(
+    problem: Problem,
+    should_stop: Callable[[], bool] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Costs:
+    """Time some epochs of every model with as many trials as a group has, on part of the data.
+
+    ``note`` is called with a line every few seconds.
+    """
     config = problem.config
     few = replace(problem, data=_part(problem))
     costs: Costs = {}
+    spoken = time.monotonic()
     for model in config.models:
+        if note is not None and time.monotonic() - spoken > SPOKEN_EVERY:
+            spoken = time.monotonic()
+            note(f"timing: {len(costs)} of {len(config.models)} models")
         if should_stop is not None and should_stop():
             raise Interrupted("stopped by the user")
         costs[model] = _measure(few, problem, model, config.group)

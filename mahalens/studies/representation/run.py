@@ -65,7 +65,7 @@ def carry_on(
     )
     groups = problem.groups()
     watcher.note("timing a few epochs of each model")
-    costs = measure_costs(problem, should_stop)
+    costs = measure_costs(problem, should_stop, watcher.note)
     _tell(problem, costs, watcher)
     passes = engine_here() if folder.config.engine == "compiled" else "torch"
     work = (folder, problem, groups, costs, watcher, should_stop)
