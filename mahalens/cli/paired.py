@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated
-from mahalens.cli.run import announce, carry_on
+from mahalens.cli.run import announced, carry_on
 from mahalens.errors import InputError
 from mahalens.studies.paired.config import PairedConfig
 
@@ -87,12 +87,12 @@ def run_paired(
         given["published"] = True
     made = config.with_defaults(**given)
     quiet = quiet or bool(click.get_current_context().obj)
-    if not quiet:
-        announce(study, *made.data)
-    from mahalens.studies.paired.workers import check_workers
+    with announced(quiet, study, *made.data):
+        from mahalens.studies.paired.workers import check_workers
 
-    count = check_workers(workers)
-    module = import_module(f"mahalens.studies.{study}.run")
-    command = shlex.join(["mahalens", *sys.argv[1:]])
-    with module.start(made, out, force=force, command=command) as folder:
+        count = check_workers(workers)
+        module = import_module(f"mahalens.studies.{study}.run")
+        command = shlex.join(["mahalens", *sys.argv[1:]])
+        opened = module.start(made, out, force=force, command=command)
+    with opened as folder:
         carry_on(folder, quiet=quiet, workers=count)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated
-from mahalens.cli.run import announce, carry_on, run
+from mahalens.cli.run import announced, carry_on, run
 from mahalens.errors import InputError
 from mahalens.studies.perturbation.config import PerturbationConfig
 from mahalens.studies.representation.config import PIXELS
@@ -54,22 +54,22 @@ def perturbation(
     if published:
         given["published"] = True
     quiet = quiet or bool(click.get_current_context().obj)
-    if not quiet:
-        announce("perturbation", source or options.get("data"))
-    if source is None:
-        config = PerturbationConfig.with_defaults(**given)
-    else:
-        trained = [name for name in given if name not in ("models", "pixels")]
-        if trained:
-            raise InputError(
-                f"--from with --{trained[0].replace('_', '-')}: its networks are trained already; "
-                "leave one of them out"
-            )
-        from mahalens.studies.perturbation.networks import config_of
+    with announced(quiet, "perturbation", source or options.get("data")):
+        if source is None:
+            config = PerturbationConfig.with_defaults(**given)
+        else:
+            trained = [name for name in given if name not in ("models", "pixels")]
+            if trained:
+                raise InputError(
+                    f"--from with --{trained[0].replace('_', '-')}: its networks are trained "
+                    "already; leave one of them out"
+                )
+            from mahalens.studies.perturbation.networks import config_of
 
-        config = config_of(source, **given)
-    from mahalens.studies.perturbation.run import start
+            config = config_of(source, **given)
+        from mahalens.studies.perturbation.run import start
 
-    command = shlex.join(["mahalens", *sys.argv[1:]])
-    with start(config, out, force=force, command=command) as folder:
+        command = shlex.join(["mahalens", *sys.argv[1:]])
+        opened = start(config, out, force=force, command=command)
+    with opened as folder:
         carry_on(folder, quiet=quiet)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated, WholeNumbers
-from mahalens.cli.run import announce, carry_on, run
+from mahalens.cli.run import announced, carry_on, run
 from mahalens.studies.representation.config import ENGINES, PIXELS, RepresentationConfig
 
 
@@ -50,10 +50,10 @@ def representation(out: Path, force: bool, quiet: bool, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     config = RepresentationConfig.with_defaults(**given)
     quiet = quiet or bool(click.get_current_context().obj)
-    if not quiet:
-        announce("representation", config.data)
-    from mahalens.studies.representation.run import start
+    with announced(quiet, "representation", config.data):
+        from mahalens.studies.representation.run import start
 
-    command = shlex.join(["mahalens", *sys.argv[1:]])
-    with start(config, out, force=force, command=command) as folder:
+        command = shlex.join(["mahalens", *sys.argv[1:]])
+        opened = start(config, out, force=force, command=command)
+    with opened as folder:
         carry_on(folder, quiet=quiet)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,9 @@ from mahalens.studies.registry import STUDIES
 
 if TYPE_CHECKING:
     from mahalens.studies.folder import RunFolder
+
+SILENCE = 0.5
+"""Seconds after which a run that has shown nothing says what it is doing."""
 
 
 @click.group(invoke_without_command=True)
@@ -53,22 +58,31 @@ def run(
         return
     if ctx.invoked_subcommand is not None:
         raise InputError("--resume takes no study: the folder knows it; leave one of them out")
-    if not quiet:
-        announce("run", resume)
-    from mahalens.studies.folder import RunFolder
+    with announced(quiet, "run", resume):
+        from mahalens.studies.folder import RunFolder
 
-    with RunFolder.open(resume) as folder:
+        opened = RunFolder.open(resume)
+    with opened as folder:
         if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
         _check_where(folder, where)
         carry_on(folder, quiet=quiet, **where)
 
 
-def announce(study: str, *read: object) -> None:
-    """Print the first line of a run, before torch is loaded and data are read."""
+@contextmanager
+def announced(quiet: bool, study: str, *read: object) -> Iterator[None]:
+    """Print a first line unless what is done is done at once: torch is loaded, data are read."""
     named = ", ".join(str(one) for one in read if one is not None)
     what = "".join(letter if letter.isprintable() else "?" for letter in named)
-    click.echo(f"{study}: reading {what}" if what else f"{study}: starting", err=True)
+    line = f"{study}: reading {what}" if what else f"{study}: starting"
+    timer = threading.Timer(SILENCE, click.echo, [line], {"err": True})
+    timer.daemon = True
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check_where(folder: RunFolder, where: Iterable[str]) -> None:
@@ -109,12 +123,12 @@ def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **optio
         options["dim"] = _dim_of(gaussian) if gaussian else 2
     config = GaussianConfig.with_defaults(**options, gaussian=gaussian.name if gaussian else None)
     quiet = quiet or bool(click.get_current_context().obj)
-    if not quiet:
-        announce("gaussian", gaussian)
-    from mahalens.studies.gaussian.run import start
+    with announced(quiet, "gaussian", gaussian):
+        from mahalens.studies.gaussian.run import start
 
-    command = shlex.join(["mahalens", *sys.argv[1:]])
-    with start(config, out, gaussian_file=gaussian, force=force, command=command) as folder:
+        command = shlex.join(["mahalens", *sys.argv[1:]])
+        opened = start(config, out, gaussian_file=gaussian, force=force, command=command)
+    with opened as folder:
         carry_on(folder, quiet=quiet)
 
 
@@ -153,12 +167,12 @@ def ellipsoids(out: Path, force: bool, quiet: bool, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     config = EllipsoidConfig.with_defaults(**given)
     quiet = quiet or bool(click.get_current_context().obj)
-    if not quiet:
-        announce("ellipsoids", config.data)
-    from mahalens.studies.ellipsoids.run import start
+    with announced(quiet, "ellipsoids", config.data):
+        from mahalens.studies.ellipsoids.run import start
 
-    command = shlex.join(["mahalens", *sys.argv[1:]])
-    with start(config, out, force=force, command=command) as folder:
+        command = shlex.join(["mahalens", *sys.argv[1:]])
+        opened = start(config, out, force=force, command=command)
+    with opened as folder:
         carry_on(folder, quiet=quiet)
 
 
