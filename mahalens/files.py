@@ -1,14 +1,89 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and that can be read to their end."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gzip
+import hashlib
 import os
 import re
+import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from mahalens.errors import RunFolderError
+import msgspec
+
+from mahalens.errors import InputError, RunFolderError
+
+_BLOCK = 1 << 20
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read its bytes.
+
+    Raises :class:`~mahalens.errors.InputError` for a pipe, a device or a socket, which might never
+    end, and :class:`OSError` as :func:`open` does.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open() itself refuses a folder
+        kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+        raise InputError(f"{path}: is a {kind}, not a file; put a regular file in its place")
+    # Should a pipe take its place right now, opening it does not wait for a writer.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE))
+
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
+
+def read_file(path: Path) -> bytes:
+    """Read a regular file as :func:`open_file` opens it."""
+    with open_file(path) as stream:
+        return stream.read()
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """SHA-256 and length of a file's content."""
+
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, content: bytes) -> Fingerprint:
+        """The fingerprint of some bytes."""
+        return cls(hashlib.sha256(content).hexdigest(), len(content))
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Read the fingerprint of a file, of its unpacked content if its name ends in ``.gz``.
+
+    The file is read in blocks, and again only after it has changed. Of a folder the names and
+    contents of all files below it count.
+    """
+    if path.is_dir():
+        below = sorted(file for file in path.rglob("*") if file.is_file())
+        parts = {file.relative_to(path).as_posix(): fingerprint(file) for file in below}
+        whole = Fingerprint.of(msgspec.json.encode(parts))
+        return Fingerprint(whole.sha256, sum(part.bytes for part in parts.values()))
+    status = os.stat(path)
+    return _fingerprint(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fingerprint(path: Path, *version: int) -> Fingerprint:
+    del version  # only tells a changed file from the one that was read before
+    digest, length = hashlib.sha256(), 0
+    packed = path.suffix == ".gz"
+    try:
+        with open_file(path) as raw, gzip.open(raw) if packed else raw as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+                length += len(block)
+    except (EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be unpacked ({error})") from None
+    return Fingerprint(digest.hexdigest(), length)
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -97,13 +97,17 @@ def save_gaussian(path: str | os.PathLike[str], gaussian: Gaussian) -> None:
             f"{file}: a file holds one Gaussian, given a batch {list(gaussian.batch_shape)}; "
             f"save them one by one"
         )
+    write_file(file, gaussian_text(gaussian).encode("utf-8"))
+
+
+def gaussian_text(gaussian: Gaussian) -> str:
+    """Write a single Gaussian as the JSON of :func:`save_gaussian`."""
     exact = gaussian.to(device="cpu").to(dtype=torch.float64)
-    text = (
+    return (
         f'{{"mean": {json.dumps(exact.mean.tolist())},\n'
         f' "covariance": {_dump_rows(exact.covariance)},\n'
         f' "factor": {_dump_rows(exact.factor)}}}\n'
     )
-    write_file(file, text.encode("utf-8"))
 
 
 def _read(file: Path) -> dict[str, Any]:

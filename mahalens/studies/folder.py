@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import datetime
+import hashlib
 import io
 import platform
 import shutil
@@ -17,20 +18,27 @@ from filelock import FileLock, Timeout
 
 from mahalens._version import __version__
 from mahalens.errors import InputError, RunFolderError
-from mahalens.files import LEFT_OVER, contents, write_file
+from mahalens.files import LEFT_OVER, Fingerprint, contents, read_file, write_file
 
 CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
 GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
-COMPARISONS, LEVELS = "comparisons.csv", "levels.csv"
+COMPARISONS, LEVELS, CHECKSUMS = "comparisons.csv", "levels.csv", "checksums.json"
 WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
 TENSORBOARD = "tensorboard"
-_RECORDS = (CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, GAUSSIAN, PLOTS, REPORT, LOCK)
+_RECORDS = (
+    *(CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, CHECKSUMS, GAUSSIAN, PLOTS, REPORT),
+    LOCK,
+)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``config.json`` holds: everything needed to run it again."""
+    """What ``config.json`` holds: everything needed to run it again.
+
+    ``inputs`` are the fingerprints of the files that the run reads, ``checksum`` is that of all
+    that decides its numbers. Runs of earlier versions have neither.
+    """
 
     study: str
     mahalens: str = __version__
@@ -45,6 +53,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     scaled: list[str]
     command: str
     options: dict[str, Any]
+    inputs: dict[str, Fingerprint] | None = None
+    checksum: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that decides the numbers of the run."""
+        machine = (self.device, self.threads, self.engine)
+        told = (self.study, self.seed, self.protocol, self.scaled, self.options, self.inputs)
+        content = msgspec.json.encode((*machine, *told), order="deterministic")
+        return hashlib.sha256(content).hexdigest()
 
 
 def now() -> str:
@@ -59,10 +77,12 @@ class RunFolder:
         self.path = path
         self.config = config
         self._lock = lock
+        self._written: dict[str, str] = {}
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, *, force: bool = False) -> RunFolder:
         """Start a run in a new or empty folder; with ``force`` also in place of an older run."""
+        config = msgspec.structs.replace(config, checksum=config.digest)
         record = encode_json(config)
         _check_free(path, force=force)
         try:
@@ -85,6 +105,11 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """Open a run that was begun earlier."""
         config = read_config(path)
+        if config.checksum not in (None, config.digest):
+            raise RunFolderError(
+                f"{path / CONFIG}: has changed since the run began (its checksum does not fit); "
+                "bring the old file back, or start a new run"
+            )
         return cls(path, config, _lock(path))
 
     def close(self) -> None:
@@ -116,9 +141,23 @@ class RunFolder:
         """Where the state of a model in training is kept."""
         return self.path / CHECKPOINTS / f"{model}.safetensors"
 
+    def has(self, path: Path) -> bool:
+        """Whether a checkpoint is there; raise for one that is damaged or belongs elsewhere."""
+        if not path.exists():
+            return False
+        self._sealed(path)
+        return True
+
     def write_json(self, name: str, record: object) -> None:
-        """Write a record as JSON; numbers that are not finite become null."""
-        write_file(self.path / name, encode_json(record))
+        """Write a record as JSON; numbers that are not finite become null.
+
+        The summary marks a run as finished. Before it the checksums of all records are written.
+        """
+        content = encode_json(record)
+        if name == SUMMARY:
+            sums = {**self._written, SUMMARY: hashlib.sha256(content).hexdigest()}
+            write_file(self.path / CHECKSUMS, encode_json(sums))
+        self._write(name, content)
 
     def write_csv(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a table; ``None`` and NaN become empty cells."""
@@ -127,34 +166,133 @@ class RunFolder:
         writer.writerow(columns)
         for row in rows:
             writer.writerow("" if cell is None or cell != cell else cell for cell in row)
-        write_file(self.path / name, text.getvalue().encode())
+        self._write(name, text.getvalue().encode())
 
     def write_tensors(
         self, name: str, tensors: Mapping[str, Any], *, chain: str | None = None
     ) -> None:
-        """Write torch tensors as safetensors, with the chain they are the parameters of."""
+        """Write torch tensors as safetensors, with the chain they are the parameters of.
+
+        A checkpoint is sealed (:func:`seal`).
+        """
+        if name.startswith(f"{CHECKPOINTS}/"):
+            write_file(self.path / name, seal(tensors, name, self.config.digest))
+            return
         from safetensors.torch import save
 
         ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         # One entry at most: the library writes several in an order that changes from run to run.
         metadata = None if chain is None else {"chain": chain}
-        write_file(self.path / name, save(ready, metadata))
+        self._write(name, save(ready, metadata))
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_file(self.path / name, content)
+        self._written[name] = hashlib.sha256(content).hexdigest()
 
     def read_tensors(self, path: Path) -> dict[str, Any]:
-        """Read torch tensors back."""
+        """Read the torch tensors of a checkpoint back."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
+        content = self._sealed(path)
         try:
-            return load(path.read_bytes())
-        except (OSError, SafetensorError) as error:
-            raise RunFolderError(
-                f"{path}: cannot be read ({error}); delete it to train this model from the start"
-            ) from None
+            return load(content)
+        except SafetensorError as error:
+            raise _unusable(path, f"cannot be read ({error})") from None
+
+    def _sealed(self, path: Path) -> bytes:
+        """The content of a checkpoint of this run that is whole and in its place."""
+        try:
+            content = read_file(path)
+        except OSError as error:
+            raise _unusable(path, f"cannot be read ({error.strerror})") from None
+        found = _seal_of(content)
+        if found is None:
+            if self.config.checksum is None:  # made by an earlier version
+                return content
+            raise _unusable(path, "is damaged")
+        checksum, run, name = found
+        if _checksum(content, checksum) != checksum:
+            raise _unusable(path, "is damaged (its checksum does not fit)")
+        if name != path.relative_to(self.path).as_posix():
+            raise _unusable(path, f"is {name} under another name")
+        if run != self.config.digest:
+            raise _unusable(path, "belongs to another run")
+        return content
+
+    def changed(self) -> list[str]:
+        """The records of a finished run that are not as the run wrote them."""
+        return [name for name in checksums(self.path) if not is_unchanged(self.path, name)]
 
     def drop_checkpoints(self) -> None:
         """Remove what only an unfinished run needs."""
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+
+
+def seal(tensors: Mapping[str, Any], name: str, run: str) -> bytes:
+    """Torch tensors as safetensors that can be told from damaged ones and from those of others.
+
+    The metadata has one entry: the SHA-256 of the file, with zeros in this place, the digest of
+    the run and the ``name`` of the file in its folder.
+    """
+    from safetensors.torch import save
+
+    ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+    content = save(ready, {"seal": f"{_BLANK} {run} {name}"})
+    return content.replace(_BLANK.encode(), _checksum(content, _BLANK).encode(), 1)
+
+
+_BLANK = "0" * 64
+
+
+def _checksum(content: bytes, own: str) -> str:
+    """SHA-256 of a sealed file, whose ``own`` checksum does not count."""
+    digest = hashlib.sha256()
+    before, _, after = content.partition(own.encode())
+    for part in (before, _BLANK.encode(), after):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _seal_of(content: bytes) -> tuple[str, str, str] | None:
+    """Checksum, run and name in the metadata of a safetensors file; ``None`` if it has no seal."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        head = msgspec.json.decode(content[8 : 8 + length])
+        checksum, run, name = head["__metadata__"]["seal"].split(" ", 2)
+    except (msgspec.MsgspecError, LookupError, ValueError, TypeError, AttributeError):
+        return None
+    return checksum, run, name
+
+
+def _unusable(path: Path, why: str) -> RunFolderError:
+    return RunFolderError(
+        f"{path}: {why}; delete it and resume the run, which then computes this part again"
+    )
+
+
+def checksums(path: Path) -> dict[str, str]:
+    """The SHA-256 of the records of a finished run, by name; none if an earlier version made it."""
+    try:
+        return msgspec.json.decode(read_file(path / CHECKSUMS), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"{path / CHECKSUMS}: cannot be read ({error}); bring it back from a copy, or delete "
+            "it to do without checksums"
+        ) from None
+
+
+def is_unchanged(path: Path, name: str) -> bool:
+    """Whether a record of a finished run is as the run wrote it, as far as can be told."""
+    wanted = checksums(path).get(name)
+    if wanted is None:
+        return True
+    try:
+        return hashlib.sha256(read_file(path / name)).hexdigest() == wanted
+    except OSError:
+        return False
 
 
 def encode_json(record: object) -> bytes:
@@ -165,7 +303,7 @@ def encode_json(record: object) -> bytes:
 def read_config(path: Path) -> RunConfig:
     """Read ``config.json`` of a run folder, or say why it is none."""
     try:
-        return msgspec.json.decode((path / CONFIG).read_bytes(), type=RunConfig)
+        return msgspec.json.decode(read_file(path / CONFIG), type=RunConfig)
     except FileNotFoundError:
         there = "holds no run" if path.is_dir() else "there is no such folder"
         raise RunFolderError(

@@ -1,17 +1,25 @@
-"""What the runs of all studies share: someone who watches, and versions to compare."""
+"""What the runs of all studies share: someone who watches, versions and inputs to compare."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 import torch
 
 from mahalens._version import __version__
+from mahalens.data.catalogue import SETS
+from mahalens.data.places import cifar_files_in, files_in, find_problem, find_set
+from mahalens.data.problems import SEQUENCES
+from mahalens.data.series import TEST, TRAIN
+from mahalens.errors import InputError, RunFolderError
+from mahalens.files import Fingerprint, fingerprint
 from mahalens.studies.folder import RunConfig, RunFolder, now
 from mahalens.train.compiled import why_not
 
@@ -91,6 +99,7 @@ def run_config(
     device: str = "cpu",
     threads: int | None = None,
     engine: Literal["compiled", "torch"] = "torch",
+    inputs: Mapping[str, Fingerprint] | None = None,
 ) -> RunConfig:
     """What ``config.json`` says: the options, and with what they are run."""
     deviations = config.deviations()
@@ -106,7 +115,88 @@ def run_config(
         scaled=deviations,
         command=command or " ".join(sys.argv),
         options=msgspec.to_builtins(config),
+        inputs=dict(inputs or {}),
     )
+
+
+_WITH_SKLEARN = {
+    "digits": "digits.csv.gz",
+    "iris": "iris.csv",
+    "wine": "wine_data.csv",
+    "breast-cancer": "breast_cancer.csv",
+}
+
+
+def input_files(data: Iterable[str]) -> dict[str, Path]:
+    """The files that data sets are read from, under their names in ``config.json``.
+
+    A file of the user goes by its path, that of a set with a name by both names, wherever it lies
+    and packed or not: ``mnist/train-images-idx3-ubyte``.
+    """
+    return {name: path for one in data for name, path in _files_of(one).items()}
+
+
+def _files_of(data: str) -> dict[str, Path]:
+    if data in _WITH_SKLEARN:
+        spec = find_spec("sklearn")
+        if spec is None or spec.origin is None:
+            return {}
+        file = Path(spec.origin).parent / "datasets" / "data" / _WITH_SKLEARN[data]
+        return {f"{data}/{file.name.removesuffix('.gz')}": file}
+    if data in SETS or data in SEQUENCES:
+        files = find_set(data) if data in SETS else find_problem(data)
+        return {f"{data}/{name}": file for name, file in files.items()}
+    path = Path(data)
+    if path.is_dir():
+        for look in (files_in, cifar_files_in):
+            try:
+                files = look(path)
+            except InputError:
+                continue
+            return {f"{path}/{name}": file for name, file in files.items()}
+    if path.name.endswith(TRAIN):
+        other = path.with_name(path.name.removesuffix(TRAIN) + TEST)
+        return {str(path): path, str(other): other}
+    return {str(path): path}
+
+
+def fingerprints(files: Mapping[str, Path]) -> dict[str, Fingerprint]:
+    """The fingerprints of all files that a run reads."""
+    found = {}
+    for name, path in files.items():
+        try:
+            found[name] = fingerprint(path)
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); the run needs it as it was when it "
+                "began"
+            ) from None
+    return found
+
+
+def check_inputs(config: RunConfig, files: Mapping[str, Path]) -> None:
+    """Refuse files that have changed since the run began: its results would be of both.
+
+    A run of an earlier version, which has no fingerprints, takes them as they are.
+    """
+    if config.inputs is None:
+        return
+    for name, here in fingerprints(files).items():
+        if config.inputs.get(name) != here:
+            raise RunFolderError(
+                f"{files[name]}: has changed since the run began; bring the old file back, or "
+                "start a new run, as this one would mix results of both"
+            )
+
+
+def compare_inputs(folder: RunFolder, files: Mapping[str, Path], watcher: Watcher) -> None:
+    """Refuse inputs that have changed, and say so if nobody can tell."""
+    check_inputs(folder.config, files)
+    if folder.config.inputs is None and files:
+        watcher.note(
+            "begun by an earlier version, which kept no fingerprints of its data: make sure that "
+            "they have not changed"
+        )
 
 
 def compare_engines(folder: RunFolder, watcher: Watcher) -> None:

@@ -15,7 +15,15 @@ from mahalens.studies.ellipsoids.ranks import distance_errors
 from mahalens.studies.ellipsoids.records import write_search_records
 from mahalens.studies.ellipsoids.search import run_search
 from mahalens.studies.folder import RunFolder
-from mahalens.studies.running import Progress, Watcher, compare_versions, run_config
+from mahalens.studies.running import (
+    Progress,
+    Watcher,
+    compare_inputs,
+    compare_versions,
+    fingerprints,
+    input_files,
+    run_config,
+)
 
 Stop = Callable[[], bool]
 
@@ -30,7 +38,8 @@ def start(
         from mahalens.studies.ellipsoids.fitted import check_data
 
         check_data(config)
-    record = run_config("ellipsoids", config, command)
+    files = input_files([config.data] if config.data else [])
+    record = run_config("ellipsoids", config, command, inputs=fingerprints(files))
     return RunFolder.create(out, record, force=force)
 
 
@@ -38,6 +47,7 @@ def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = Non
     """Do what is not done yet and write the records."""
     config = folder.options(EllipsoidConfig)
     compare_versions(folder, watcher)
+    compare_inputs(folder, input_files([config.data] if config.data else []), watcher)
     before = torch.get_num_threads()
     torch.set_num_threads(folder.config.threads)  # another number may round differently
     try:

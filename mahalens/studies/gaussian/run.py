@@ -10,7 +10,9 @@ from typing import Literal, TypeVar
 import torch
 
 from mahalens.data import load_gaussian, save_gaussian
+from mahalens.data.gaussians import gaussian_text
 from mahalens.errors import IllConditionedWarning, InputError, Interrupted, RunFolderError
+from mahalens.files import Fingerprint
 from mahalens.geometry import Gaussian
 from mahalens.studies.folder import GAUSSIAN, RunFolder
 from mahalens.studies.gaussian.config import GaussianConfig
@@ -24,6 +26,7 @@ from mahalens.studies.gaussian.reading import (
 from mahalens.studies.gaussian.records import write_records
 from mahalens.studies.running import (
     Watcher,
+    check_inputs,
     compare_engines,
     compare_versions,
     engine_here,
@@ -66,6 +69,7 @@ def start(
         device=config.device,
         threads=_threads(config),
         engine=_engine(config),
+        inputs={GAUSSIAN: Fingerprint.of(gaussian_text(problem.gaussian).encode())},
     )
     folder = RunFolder.create(out, record, force=force)
     try:
@@ -88,6 +92,7 @@ def carry_on(
     problem = _make_problem(config, _saved_gaussian(folder), engine)
     if not (folder.path / GAUSSIAN).exists():
         save_gaussian(folder.path / GAUSSIAN, problem.gaussian)
+        check_inputs(folder.config, {GAUSSIAN: folder.path / GAUSSIAN})
 
     def train(name: str, solver: T) -> T:
         # The compiled engine's numbers do not depend on how many threads share the trials.
@@ -180,6 +185,7 @@ def _saved_gaussian(folder: RunFolder) -> Gaussian | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IllConditionedWarning)  # said when the run began
         if path.exists():
+            check_inputs(folder.config, {GAUSSIAN: path})
             return load_gaussian(path)
     if folder.options(GaussianConfig).gaussian is not None:
         raise RunFolderError(f"{path}: is missing; start the run again with --gaussian and --force")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mahalens.studies.heads.checking import check
 from mahalens.studies.heads.claims import MAIN, claims_for
-from mahalens.studies.heads.config import HeadsConfig
+from mahalens.studies.heads.config import OTHER, HeadsConfig
 from mahalens.studies.heads.measuring import measure
 from mahalens.studies.heads.metrics import METRICS
 from mahalens.studies.heads.models import READERS
@@ -47,6 +47,11 @@ def cautions(config: HeadsConfig, found: Found) -> list[str]:
     ]
 
 
+def reads(config: HeadsConfig) -> list[str]:
+    """The data sets, and those that are the unknown for them."""
+    return [*config.data, *(OTHER[data] for data in config.data if data in OTHER)]
+
+
 STUDY = PairedStudy(
     name="heads",
     config=HeadsConfig,
@@ -59,6 +64,7 @@ STUDY = PairedStudy(
     claims=claims_for,
     published=published_figure,
     cautions=cautions,
+    reads=reads,
 )
 
 start, carry_on = runner(STUDY)

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from torch import Tensor
 
-from mahalens.errors import RunFolderError
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.paired.config import Job
 from mahalens.studies.paired.records import write_records
@@ -19,8 +17,11 @@ from mahalens.studies.running import (
     Progress,
     Watcher,
     compare_engines,
+    compare_inputs,
     compare_versions,
     engine_here,
+    fingerprints,
+    input_files,
     run_config,
 )
 
@@ -58,7 +59,8 @@ def start(
 ) -> RunFolder:
     """Check everything a run needs and make its folder; nothing is written before that."""
     study.check(config)
-    record = run_config(study.name, config, command, threads=1, engine=engine_here())
+    inputs = fingerprints(input_files(study.reads(config)))
+    record = run_config(study.name, config, command, threads=1, engine=engine_here(), inputs=inputs)
     return RunFolder.create(out, record, force=force)
 
 
@@ -75,6 +77,7 @@ def carry_on(
     count = check_workers(workers)
     compare_versions(folder, watcher)
     compare_engines(folder, watcher)
+    compare_inputs(folder, input_files(study.reads(config)), watcher)
     facts = study.check(config)
     for part, told in facts.items():
         watcher.note(
@@ -82,7 +85,7 @@ def carry_on(
             f"{told['test_samples']:,} test samples ({told['source']})"
         )
     jobs = list(study.jobs(config))
-    waiting = [job for job in jobs if not (folder.path / result_file(job)).exists()]
+    waiting = [job for job in jobs if not folder.has(folder.path / result_file(job))]
     report = watcher.stage("jobs")
     done = len(jobs) - len(waiting)
     report(Progress(done, len(jobs), f"in {count} processes"))
@@ -90,7 +93,7 @@ def carry_on(
     for job in compute_all(study.name, options, waiting, folder.path, count, should_stop):
         done += 1
         report(Progress(done, len(jobs), label(job)))
-    results = [(job, _result(folder, job)) for job in jobs]
+    results = [(job, folder.read_tensors(folder.path / result_file(job))) for job in jobs]
     write_records(study, config, folder, facts, results)
     folder.drop_checkpoints()
 
@@ -104,11 +107,3 @@ def label(job: Job) -> str:
     last = job.first + job.count - 1
     trials = f"trial {last}" if job.count == 1 else f"trials {job.first} to {last}"
     return f"{job.work} on {job.part}, {trials}"
-
-
-def _result(folder: RunFolder, job: Job) -> dict[str, Tensor]:
-    try:
-        return folder.read_tensors(folder.path / result_file(job))
-    except RunFolderError as error:
-        told = str(error).replace("to train this model from the start", "to compute this job again")
-        raise RunFolderError(told) from None

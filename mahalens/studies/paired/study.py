@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,11 @@ def nothing_published(metric: str, model: str, part: str) -> Figure | None:
     """For studies of proposals that nobody has tested."""
     del metric, model, part
     return None
+
+
+def named_data(config: PairedConfig) -> Iterable[str]:
+    """For studies that read the data sets of their options and nothing else."""
+    return config.data
 
 
 def no_cautions(config: Any, found: Found) -> list[str]:
@@ -49,6 +54,7 @@ class PairedStudy(Generic[C]):
         claims: what the run is to decide.
         published: the published figure for a metric, a model and a data set.
         cautions: what to mind when reading the results, each a sentence without its full stop.
+        reads: the data sets that are read, by name or file.
     """
 
     name: str
@@ -62,3 +68,4 @@ class PairedStudy(Generic[C]):
     claims: Callable[[C], Sequence[Claim]]
     published: Callable[[str, str, str], Figure | None] = nothing_published
     cautions: Callable[[C, Found], Sequence[str]] = no_cautions
+    reads: Callable[[C], Iterable[str]] = named_data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ import msgspec
 
 from mahalens.errors import InputError, Interrupted, MahalensError
 from mahalens.files import write_file
-from mahalens.studies.folder import CHECKPOINTS
+from mahalens.studies.folder import CHECKPOINTS, read_config, seal
 from mahalens.studies.paired.config import Job
 
 Stop = Callable[[], bool]
@@ -41,21 +42,32 @@ def cores() -> int:
 def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None:
     """Compute a job and write its result, all at once: a job that is stopped leaves nothing."""
     import torch
-    from safetensors.torch import save
 
     from mahalens.studies.paired.measures import pack
     from mahalens.studies.running import one_thread
 
     known = import_module(f"mahalens.studies.{study}.run").STUDY
+    config = msgspec.convert(options, known.config)
+    run = _run_of(folder, tuple(known.reads(config)))
     try:
         with one_thread():
-            found = known.measure(msgspec.convert(options, known.config), job)
+            found = known.measure(config, job)
     except InputError as error:  # of data that looked well before: say where
         raise InputError(f"{job.work} on {job.part}, trial {job.first}: {error}") from None
     # Copies, as measures may be views of one another.
     form = {"memory_format": torch.contiguous_format}
     ready = {name: tensor.detach().cpu().clone(**form) for name, tensor in pack(found).items()}
-    write_file(folder / result_file(job), save(ready))
+    write_file(folder / result_file(job), seal(ready, result_file(job), run))
+
+
+@functools.lru_cache(maxsize=8)
+def _run_of(folder: Path, data: tuple[str, ...]) -> str:
+    """The digest of the run, once per process: before this one reads the data, they are checked."""
+    from mahalens.studies.running import check_inputs, input_files
+
+    config = read_config(folder)
+    check_inputs(config, input_files(data))
+    return config.digest
 
 
 def compute_all(
@@ -70,7 +82,7 @@ def compute_all(
 
     The numbers do not depend on how many workers there are.
     """
-    if workers == 1 or len(jobs) == 1:
+    if workers == 1 or len(jobs) <= 1:  # none: all were done when the run was stopped
         for job in jobs:
             _look(should_stop)
             compute(study, options, job, folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,15 @@ from safetensors.torch import load
 from torch import Tensor
 
 from mahalens.errors import InputError, RunFolderError
-from mahalens.studies.folder import SUMMARY, TRIALS, WEIGHTS, RunConfig, read_config
+from mahalens.files import read_file
+from mahalens.studies.folder import (
+    SUMMARY,
+    TRIALS,
+    WEIGHTS,
+    RunConfig,
+    is_unchanged,
+    read_config,
+)
 from mahalens.studies.perturbation.config import PUBLISHED_MODELS, PerturbationConfig, ways
 from mahalens.studies.representation.config import RepresentationConfig
 from mahalens.studies.representation.models import choose
@@ -84,19 +94,46 @@ def read_networks(source: Path, problem: Problem) -> dict[str, dict[str, Tensor]
     return {result_file(group): _network(source, problem, group) for group in problem.groups()}
 
 
+def network_files(source: Path, groups: Sequence[Group]) -> dict[str, Path]:
+    """The files that :func:`read_networks` reads."""
+    names = [SUMMARY, TRIALS, *map(_weights, groups)]
+    return {str(source / name): source / name for name in names}
+
+
+def _weights(group: Group) -> str:
+    return f"{WEIGHTS}/{group.pixels}-{group.model}.safetensors"
+
+
+def _read(source: Path, name: str) -> bytes:
+    """A record of the run that the networks are taken from, if it is as that run wrote it."""
+    content = read_file(source / name)
+    if not is_unchanged(source, name):
+        raise RunFolderError(
+            f"{source / name}: has changed since its run was finished (its checksum does not fit); "
+            "bring the old file back, or train again"
+        )
+    return content
+
+
 def _facts(source: Path) -> dict[str, object]:
     try:
-        summary = msgspec.json.decode((source / SUMMARY).read_bytes())
+        summary = msgspec.json.decode(_read(source, SUMMARY))
         return dict(summary["facts"])
+    except InputError:
+        raise
     except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{source / SUMMARY}: cannot be read ({error})") from None
 
 
 def _network(source: Path, problem: Problem, group: Group) -> dict[str, Tensor]:
-    path = source / WEIGHTS / f"{group.pixels}-{group.model}.safetensors"
+    path = source / _weights(group)
     try:
-        stack = TrialStack.from_tensors(problem.chain(group.model), load(path.read_bytes()))
-    except (OSError, SafetensorError) as error:
+        content = _read(source, _weights(group))
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error}); train again") from None
+    try:
+        stack = TrialStack.from_tensors(problem.chain(group.model), load(content))
+    except SafetensorError as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); train again") from None
     except InputError as error:
         raise RunFolderError(f"{path}: does not fit its run ({error}); train again") from None
@@ -104,7 +141,7 @@ def _network(source: Path, problem: Problem, group: Group) -> dict[str, Tensor]:
         raise RunFolderError(
             f"{path}: has {len(stack)} trials, but its run has {group.count}; train again"
         )
-    rows = _trials(source / TRIALS, group)
+    rows = _trials(source, group)
     codes = [_code(row["status"], source) for row in rows]
     gains = [float(row.get("late_gain") or "nan") for row in rows]
     steps = [int(row["steps"]) for row in rows]
@@ -117,15 +154,18 @@ def _network(source: Path, problem: Problem, group: Group) -> dict[str, Tensor]:
     }
 
 
-def _trials(path: Path, group: Group) -> list[dict[str, str]]:
+def _trials(source: Path, group: Group) -> list[dict[str, str]]:
+    path = source / TRIALS
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            own = [
-                row
-                for row in csv.DictReader(stream)
-                if (row["model"], row["pixels"]) == (group.model, group.pixels)
-            ]
-            own.sort(key=lambda row: int(row["trial"]))
+        text = _read(source, TRIALS).decode("utf-8")
+        own = [
+            row
+            for row in csv.DictReader(io.StringIO(text, newline=""))
+            if (row["model"], row["pixels"]) == (group.model, group.pixels)
+        ]
+        own.sort(key=lambda row: int(row["trial"]))
+    except InputError:
+        raise
     except (OSError, KeyError, ValueError, csv.Error) as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); train again") from None
     if len(own) != group.count:

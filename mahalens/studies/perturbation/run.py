@@ -13,7 +13,7 @@ from mahalens.studies.folder import RunFolder
 from mahalens.studies.perturbation.config import PerturbationConfig
 from mahalens.studies.perturbation.measured import measured_file
 from mahalens.studies.perturbation.measuring import measure
-from mahalens.studies.perturbation.networks import read_networks
+from mahalens.studies.perturbation.networks import network_files, read_networks
 from mahalens.studies.perturbation.records import write_records
 from mahalens.studies.representation.costs import estimate, measure_costs, within_budget
 from mahalens.studies.representation.local import label, run_locally
@@ -21,9 +21,13 @@ from mahalens.studies.representation.problem import Group, Problem, result_file
 from mahalens.studies.running import (
     Progress,
     Watcher,
+    check_inputs,
     compare_engines,
+    compare_inputs,
     compare_versions,
     engine_here,
+    fingerprints,
+    input_files,
     run_config,
 )
 from mahalens.train import TrialStack
@@ -51,7 +55,11 @@ def start(
             epochs=cut.epochs,
             shortened=cut.shortened,
         )
-    record = run_config("perturbation", config, command, engine=engine_here())
+    files = input_files([config.data])
+    if config.networks is not None:
+        files |= network_files(Path(config.networks), problem.groups())
+    inputs = fingerprints(files)
+    record = run_config("perturbation", config, command, engine=engine_here(), inputs=inputs)
     folder = RunFolder.create(out, record, force=force)
     try:
         for name, result in results.items():
@@ -66,6 +74,7 @@ def carry_on(folder: RunFolder, watcher: Watcher, should_stop: Stop | None = Non
     """Train what is not trained yet, perturb all networks and write the records."""
     config = folder.options(PerturbationConfig)
     compare_versions(folder, watcher)
+    compare_inputs(folder, input_files([config.data]), watcher)
     problem = Problem.from_config(config.training())
     data = problem.data
     watcher.note(
@@ -93,7 +102,7 @@ def _train(
     should_stop: Stop | None,
 ) -> None:
     """Have the representation study train the networks that have no result yet."""
-    if all((folder.path / result_file(group)).exists() for group in groups):
+    if all(folder.has(folder.path / result_file(group)) for group in groups):
         return
     config = problem.config
     compare_engines(folder, watcher)
@@ -112,8 +121,9 @@ def _train(
 
 def _adopt(folder: RunFolder, problem: Problem, groups: Sequence[Group], source: Path) -> None:
     """Take networks over that a process which was killed in its first moment had not."""
-    if all((folder.path / result_file(group)).exists() for group in groups):
+    if all(folder.has(folder.path / result_file(group)) for group in groups):
         return
+    check_inputs(folder.config, network_files(source, groups))
     for name, result in read_networks(source, problem).items():
         folder.write_tensors(name, result)
 
@@ -130,7 +140,7 @@ def _perturb(
         report(Progress(place, len(groups), label(group)))
         if should_stop is not None and should_stop():
             raise Interrupted("stopped by the user")
-        if (folder.path / measured_file(group)).exists():
+        if folder.has(folder.path / measured_file(group)):
             continue
         trained = folder.read_tensors(folder.path / result_file(group))
         stack = TrialStack(problem.chain(group.model), trained["values"])

@@ -91,6 +91,7 @@ def run_on_cluster(
             engine=engine,
             machine=here,
             folder=str(folder.path.resolve()),
+            run=folder.config.digest,
             mark=mark,
         )
         spread = _Spread(folder, client, remote.pack(problem.data), job, scheduler, should_stop)

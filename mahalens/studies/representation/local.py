@@ -49,7 +49,7 @@ class Tally:
         """The groups without a result; the others are counted, before anyone measures a pace."""
         left = []
         for group in groups:
-            if (folder.path / result_file(group)).exists():
+            if folder.has(folder.path / result_file(group)):
                 self.finish(group)
             else:
                 left.append(group)

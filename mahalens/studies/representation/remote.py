@@ -22,7 +22,7 @@ from mahalens._version import __version__
 from mahalens.data.sets import LabelledData
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.files import write_file
-from mahalens.studies.folder import LOCK, RunFolder, read_config
+from mahalens.studies.folder import LOCK, RunFolder, read_config, seal
 from mahalens.studies.representation.config import RepresentationConfig
 from mahalens.studies.representation.problem import Group, Problem, result_file
 from mahalens.studies.representation.training import train_group
@@ -53,6 +53,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     machine: dict[str, str]
     folder: str
+    run: str
+    """The digest of the run, for the seals of its results."""
     mark: str
     """A file in the folder with a name nobody else has: who sees it sees the same folder."""
 
@@ -146,7 +148,8 @@ def train_job(
     path = None if folder is None else folder.path / result_file(job.group)
     if path is not None and path.exists():
         return b""
-    result = save(_train(problem, job, folder, tell, unwanted))
+    trained = _train(problem, job, folder, tell, unwanted)
+    result = seal(trained, result_file(job.group), job.run)
     if folder is not None and path is not None:
         try:
             _put(path, result)
@@ -182,7 +185,8 @@ def _train(
     def keep(now: dict[str, Tensor]) -> None:
         if not (folder.path / job.mark).exists():
             raise Interrupted("the run has ended without this worker")
-        _put(checkpoint, save({name: tensor.contiguous() for name, tensor in now.items()}))
+        name = checkpoint.relative_to(folder.path).as_posix()
+        _put(checkpoint, seal(now, name, job.run))
 
     try:
         return train_group(

@@ -19,8 +19,11 @@ from mahalens.studies.representation.records import write_records
 from mahalens.studies.running import (
     Watcher,
     compare_engines,
+    compare_inputs,
     compare_versions,
     engine_here,
+    fingerprints,
+    input_files,
     run_config,
 )
 
@@ -35,7 +38,8 @@ def start(
     problem = Problem.from_config(config)
     if config.budget is not None:
         config = within_budget(config, measure_costs(problem), len(problem.data.y), speed=speed)
-    record = run_config("representation", config, command, engine=engine_here())
+    inputs = fingerprints(input_files([config.data]))
+    record = run_config("representation", config, command, engine=engine_here(), inputs=inputs)
     return RunFolder.create(out, record, force=force)
 
 
@@ -57,6 +61,7 @@ def carry_on(
     check_scheduler(place)
     compare_versions(folder, watcher)
     compare_engines(folder, watcher)
+    compare_inputs(folder, input_files([config.data]), watcher)
     problem = Problem.from_config(config)
     data = problem.data
     watcher.note(
