@@ -1,5 +1,5 @@
 """``python -m mahalens`` is the command ``mahalens``."""
 
-from mahalens.cli import main
+from mahalens._stopping import run_command
 
-main()
+run_command()

@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from mahalens._stopping import stop_now
+
 PLAIN_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
 
@@ -138,7 +140,7 @@ def catch_interrupts() -> Iterator[Callable[[], bool]]:
     def wish(number: int, frame: FrameType | None) -> None:
         nonlocal wished
         if wished:
-            raise KeyboardInterrupt
+            stop_now()
         wished = True
         if sys.stderr is not None and sys.stderr.isatty():
             # Not by a stream that the interrupted code may be writing to.

@@ -22,7 +22,7 @@ MAY_IMPORT = {
 }
 # What a room may import on call only, inside a function: Chain.build(init="...") names a start.
 ON_CALL = {"nn": {"init"}}
-ROOT_MODULES = {"errors", "files", "console", "_lazy", "_version"}
+ROOT_MODULES = {"errors", "files", "console", "_lazy", "_stopping", "_version"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

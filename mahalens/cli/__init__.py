@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from mahalens._stopping import stoppable, stopped
 from mahalens._version import __version__
 from mahalens.cli import (  # noqa: F401 (they add their commands to run)
     activations,
@@ -40,7 +41,21 @@ from mahalens.studies.representation.models import text_of
 from mahalens.studies.transfer.models import MODELS as TRANSFERRED
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Commands that can be stopped; click would print an empty line first."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped") from None
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="mahalens")
 def cli() -> None:
     """Read and build neural networks as distance measures."""
@@ -121,6 +136,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # where Σ cannot be shown, ? will do
+    with stoppable():
+        _run()
+
+
+def _run() -> None:
     try:
         cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -137,7 +157,9 @@ def main() -> None:
         _fail(str(error), 2)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped", 130)
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
+        if stopped():
+            _fail("stopped", 130)
         from mahalens.geometry.memory import is_out_of_memory
 
         if not is_out_of_memory(error):
@@ -146,5 +168,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
+    if stopped() and code != 130:  # what a stopped command says in other words
+        message, code = "stopped", 130
     click.echo(f"mahalens: {' '.join(message.splitlines())}", err=True)
     sys.exit(code)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mahalens._stopping import stopped
 from mahalens.cli.kinds import FOLDER, CommaSeparated, WholeNumbers
 from mahalens.errors import InputError, Interrupted
 from mahalens.studies.ellipsoids.config import METHODS, EllipsoidConfig
@@ -194,12 +195,16 @@ def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
         if not folder.finished:
             with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
                 study.carry_on(folder, display, should_stop, **where)
+                if should_stop():  # too late for the study, but not for the report
+                    raise Interrupted("stopped by the user")
         else:
             folder.drop_checkpoints()  # of a process that was killed in its last moment
             if not quiet:
                 click.echo(f"{folder.path}: the run is complete; making its report again")
         page = build_report(folder.path)
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt, Exception) as error:
+        if not (stopped() or isinstance(error, Interrupted | KeyboardInterrupt)):
+            raise
         raise Interrupted(
             f"stopped; go on with: mahalens run --resume {shlex.quote(str(folder.path))}"
         ) from None

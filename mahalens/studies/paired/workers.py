@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -110,7 +111,8 @@ def _in_processes(
         while True:
             # No more than can be computed: a pool that is shut down trips over what is queued.
             for job in islice(left, count - len(waiting)):
-                waiting[pool.submit(compute, study, options, job, folder)] = job
+                with _deaf_to_ctrl_c():
+                    waiting[pool.submit(compute, study, options, job, folder)] = job
             if not waiting:
                 return
             _look(should_stop)
@@ -130,6 +132,19 @@ def _in_processes(
     finally:
         # Also when somebody stops: what was under way is computed again when the run goes on.
         pool.shutdown(wait=True, kill_workers=True)
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Have processes that are started here never hear Ctrl-C; this one hears it a moment later."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: int) -> None:

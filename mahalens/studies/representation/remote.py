@@ -89,7 +89,9 @@ def about(data: LabelledData) -> About:
 def machine() -> dict[str, str]:
     """What the numbers of a result depend on; ``engine`` names compiler, flags and processor."""
     compiled = library()
-    named = f"none ({why_not()})" if compiled is None else Path(str(compiled._name)).stem
+    named = f"none ({why_not()})"
+    if compiled is not None:  # without length and checksum, which differ from build to build
+        named = "-".join(Path(str(compiled._name)).stem.split("-")[:2])
     return {"mahalens": __version__, "torch": str(torch.__version__), "engine": named}
 
 

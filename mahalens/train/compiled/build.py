@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -62,22 +63,26 @@ def _compiler() -> list[str]:
 
 
 def _load(compiler: list[str]) -> ctypes.CDLL:
-    name = f"engine-{_key(compiler)}.so"
+    name = f"engine-{_key(compiler)}"
     kept = _cache_folder()
     if kept is not None:
-        path = kept / name
-        if path.exists():
-            try:
-                return _open(path)
-            except (OSError, AttributeError):
-                pass  # damaged: make it again
-        _translate(compiler, path)
-        return _open(path)
+        for path in sorted(kept.glob(f"{name}-*.so")):
+            with contextlib.suppress(OSError, AttributeError):  # damaged: make it again
+                if path.name == _named(name, path):
+                    return _open(path)
+        return _open(_translate(compiler, kept, name))
     # Nowhere to keep it: translate for this process alone. Once loaded, the file is not needed.
     with tempfile.TemporaryDirectory(prefix="mahalens-") as folder:
-        path = Path(folder) / name
-        _translate(compiler, path)
-        return _open(path)
+        return _open(_translate(compiler, Path(folder), name))
+
+
+def _named(name: str, path: Path) -> str:
+    """The name of a library as it should be, with length and checksum of its content.
+
+    The system maps a library into memory and ends the process if the file turns out to be short.
+    """
+    content = path.read_bytes()
+    return f"{name}-{len(content)}-{hashlib.sha256(content).hexdigest()[:32]}.so"
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -131,10 +136,10 @@ def _cache_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def _translate(compiler: list[str], path: Path) -> None:
-    """Translate into a temporary file beside ``path``, then move it into place."""
+def _translate(compiler: list[str], folder: Path, name: str) -> Path:
+    """Translate into a temporary file in the folder, then give it its name."""
     source = str(Path(__file__).parent / "training.cpp")
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
         for number, machine in enumerate(MACHINE_FLAGS, 1):
@@ -146,6 +151,8 @@ def _translate(compiler: list[str], path: Path) -> None:
                 break
             if number == len(MACHINE_FLAGS):
                 done.check_returncode()
+        path = folder / _named(name, Path(temporary))
         os.replace(temporary, path)
+        return path
     finally:
         Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""What Ctrl-C and SIGTERM do to the command line. Needs nothing else, as it comes before the rest.
+
+From its first moment to its last a command ends with exit code 130 and one line. A signal raises
+``KeyboardInterrupt`` wherever the command is; a library that turns that into an error of its own,
+as extensions do while they are imported, or swallows it, changes nothing about the end. While a
+study computes, :func:`mahalens.console.catch_interrupts` takes over and saves its state first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+CODE = 130
+GRACE = 10
+"""Seconds from a signal to the end of a process that does not heed it."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_stopped = False
+
+
+def stopped() -> bool:
+    """Whether the user has stopped the command, whatever came of it."""
+    return _stopped
+
+
+def stop_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
+    """Raise ``KeyboardInterrupt``, and see to it that the process ends."""
+    del number, frame
+    global _stopped
+    if _stopped:
+        _end()
+    _stopped = True
+    # Of destructors and callbacks, which cannot pass the exception on and would print it.
+    sys.unraisablehook = lambda _: None
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, lambda *_: _end())
+        signal.alarm(GRACE)
+    raise KeyboardInterrupt
+
+
+def _end() -> NoReturn:
+    os.write(2, b"mahalens: stopped\n")
+    os._exit(CODE)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM stop the command; nothing is changed outside the main thread."""
+    global _stopped
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    hook = sys.unraisablehook
+    before = {number: signal.signal(number, stop_now) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        if stop_now not in before.values():  # the outermost
+            if _stopped and hasattr(signal, "SIGALRM"):
+                signal.alarm(0)
+            _stopped, sys.unraisablehook = False, hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_command() -> None:
+    """Run the command line from the first import to the last moment of the process."""
+    for number in SIGNALS:
+        signal.signal(number, stop_now)
+    code: object = CODE
+    try:
+        from mahalens.cli import main
+
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        if not _stopped:
+            raise
+        os.write(2, b"mahalens: stopped\n")
+    # The work is done, or has been stopped: nothing that comes now can change that.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    if _stopped:
+        # Extensions that were interrupted while they were imported may crash when they are ended.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(CODE)
+    sys.exit(code)  # type: ignore[arg-type]
