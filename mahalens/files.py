@@ -38,6 +38,16 @@ def open_file(path: Path) -> BinaryIO:
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a path leads to a folder; raise for a name that the system does not take."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        name = str(path) if len(str(path)) < 100 else f"{str(path)[:97]}..."
+        raise RunFolderError(f"{name}: cannot be a folder ({reason}); give another name") from None
+
+
 def read_file(path: Path) -> bytes:
     """Read a regular file as :func:`open_file` opens it."""
     with open_file(path) as stream:

@@ -26,6 +26,7 @@ from mahalens.cli.data import data
 from mahalens.cli.kinds import FOLDER
 from mahalens.cli.run import run
 from mahalens.errors import Interrupted, MahalensError
+from mahalens.files import is_folder
 from mahalens.studies.activations.config import SOLVERS as DESCENTS
 from mahalens.studies.activations.models import MODELS as ACTIVATED
 from mahalens.studies.ellipsoids.config import METHODS
@@ -97,7 +98,7 @@ def list_() -> None:
 @click.argument("folder", type=FOLDER, metavar="DIR")
 def report(folder: Path) -> None:
     """Make the figures and the report of the run or the audit in DIR again."""
-    if (folder / "audit.safetensors").exists():
+    if is_folder(folder) and (folder / "audit.safetensors").exists():
         from mahalens.auditing.records.files import load_audit
         from mahalens.report.audit.page import write_audit_report
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from mahalens.errors import RunFolderError
-from mahalens.files import LEFT_OVER, contents, write_file
+from mahalens.files import LEFT_OVER, contents, is_folder, write_file
 
 if TYPE_CHECKING:
     from mahalens.auditing.record import AuditRecord
@@ -76,7 +76,7 @@ def load_audit_folder(path: Path) -> AuditRecord:
     """The record in an audit's folder, or in the file itself."""
     from mahalens.auditing.records.files import load_audit
 
-    if not path.is_dir():
+    if not is_folder(path):
         if path.suffix == ".safetensors":
             return load_audit(path)
         what = "is no folder" if path.exists() else "there is no such folder"

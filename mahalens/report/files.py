@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mahalens.errors import RunFolderError
+from mahalens.files import read_file
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ def damaged(path: Path, why: object) -> RunFolderError:
 def contents(path: Path) -> bytes:
     """The bytes of a record."""
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         raise RunFolderError(f"{path}: is missing; {_REDO}") from None
     except OSError as error:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mahalens.errors import RunFolderError
+from mahalens.files import is_folder
 from mahalens.report.arrays import check_plots
 from mahalens.report.files import (
     damaged,
@@ -143,7 +144,7 @@ def load_run(folder: str | os.PathLike[str]) -> RunRecords:
     there, the run is unfinished, or a record is missing or damaged.
     """
     folder = Path(folder)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise RunFolderError(f"{folder}: no such folder; give one that `mahalens run` has made")
     if not (folder / "config.json").is_file():
         raise RunFolderError(

@@ -267,7 +267,7 @@ def _seal_of(content: bytes) -> tuple[str, str, str] | None:
 
 def _unusable(path: Path, why: str) -> RunFolderError:
     return RunFolderError(
-        f"{path}: {why}; delete it and resume the run, which then computes this part again"
+        f"{path}: {why}; delete it to compute this part again when the run is resumed"
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mahalens.console import Display
 from mahalens.errors import InputError
-from mahalens.files import write_file
+from mahalens.files import open_file, write_file
 from mahalens.train.adam import Adam
 from mahalens.train.batches import Batches
 from mahalens.train.drive import Metrics, solve
@@ -108,7 +108,8 @@ class _Checkpoint:
     def save(self, state: dict[str, Tensor]) -> None:
         import safetensors.torch
 
-        write_file(self.path, safetensors.torch.save(state, metadata=self.what))
+        what = {**self.what, "checksum": _digest(*(state[name] for name in sorted(state)))}
+        write_file(self.path, safetensors.torch.save(state, metadata=what))
 
     def restore(self, solver: SGD | Adam | Newton) -> None:
         if not self.path.exists():
@@ -116,7 +117,7 @@ class _Checkpoint:
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(self.path, framework="pt") as file:
+            with open_file(self.path), safe_open(self.path, framework="pt") as file:
                 found = file.metadata() or {}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
@@ -129,6 +130,12 @@ class _Checkpoint:
                     f"{self.path}: is the checkpoint of another fit ({name} was "
                     f"{found.get(name)}, not {value}); give another file"
                 )
+        checksum = _digest(*(state[name] for name in sorted(state)))
+        if found.get("checksum", checksum) != checksum:  # earlier versions wrote none
+            raise InputError(
+                f"{self.path}: is damaged (its checksum does not fit); delete it to train from the "
+                "start"
+            )
         try:
             solver.restore(state)
         except KeyError as error:

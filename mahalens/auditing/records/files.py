@@ -21,7 +21,7 @@ from mahalens.auditing.record import FORMAT, AuditRecord
 from mahalens.auditing.records.plain import audit_json, audit_text
 from mahalens.auditing.records.shapes import check_shapes
 from mahalens.errors import InputError
-from mahalens.files import replacing
+from mahalens.files import open_file, replacing
 
 __all__ = ["audit_json", "audit_text", "load_audit", "save_record"]
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with path.open("rb"):  # the library says less about files that are not there
+        with open_file(path):  # the library says less about files that are not there
             pass
         with safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get(KEY)

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.files import replacing
+from mahalens.files import open_file, replacing
 from mahalens.geometry.ellipsoids.base import Ellipsoids
 from mahalens.geometry.ellipsoids.full import FullEllipsoids
 from mahalens.geometry.ellipsoids.lowrank import LowRankEllipsoids
@@ -51,7 +51,7 @@ def load_ellipsoids(path: str | Path) -> Ellipsoids:
 
     path = Path(path)
     try:
-        with safe_open(path, "pt") as file:
+        with open_file(path), safe_open(path, "pt") as file:
             kind = (file.metadata() or {}).get(KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:

@@ -146,8 +146,9 @@ def _train(
     """Drive a solver to its end, from its checkpoint if there is one."""
     checkpoint = folder.checkpoint(name)
     if checkpoint.exists():
+        state = folder.read_tensors(checkpoint)
         try:
-            solver.restore(folder.read_tensors(checkpoint))
+            solver.restore(state)
         except (KeyError, InputError) as error:
             raise RunFolderError(
                 f"{checkpoint}: does not fit this run ({error}); delete it to train "
