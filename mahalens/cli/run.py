@@ -199,6 +199,12 @@ def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
                     raise Interrupted("stopped by the user")
         else:
             folder.drop_checkpoints()  # of a process that was killed in its last moment
+            for name in folder.changed():
+                click.echo(
+                    f"mahalens: warning: {folder.path / name}: has changed since the run wrote it; "
+                    "the report shows it as it is now",
+                    err=True,
+                )
             if not quiet:
                 click.echo(f"{folder.path}: the run is complete; making its report again")
         page = build_report(folder.path)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mahalens.data import draw_gaussian, save_gaussian
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.files import write_file
 from mahalens.studies import running
@@ -62,6 +63,15 @@ def change(path, name, **changes):
     for key, value in changes.items():
         record[key] = value(record[key]) if callable(value) else value
     (path / name).write_text(json.dumps(record))
+
+
+def as_by_an_earlier_version(path):
+    """Without fingerprints, checksums and seals."""
+    record = json.loads((path / "config.json").read_text())
+    del record["inputs"], record["checksum"]
+    (path / "config.json").write_text(json.dumps(record))
+    for file in (path / "checkpoints").glob("*.safetensors"):
+        save_file(load_file(file), file)
 
 
 def same_results(a, b):
@@ -261,6 +271,7 @@ class TestEngines:
 
     def test_a_run_begun_by_torch_goes_on_by_torch(self, stopped, watcher, monkeypatch):
         """So does one of a time when there was no other: its file does not say."""
+        as_by_an_earlier_version(stopped)
         record = json.loads((stopped / "config.json").read_text())
         del record["engine"]
         (stopped / "config.json").write_text(json.dumps(record))
@@ -303,6 +314,7 @@ def test_a_wish_to_stop_is_heard_while_reading(stopped, whole, watcher):
 
 
 def test_data_are_drawn_with_the_threads_of_the_first_part(stopped, watcher, monkeypatch):
+    as_by_an_earlier_version(stopped)
     change(stopped, "config.json", threads=2)
 
     class Seen(Exception):
@@ -329,6 +341,7 @@ def fails_to_go_on(path, watcher):
 
 
 def test_a_device_that_is_gone(stopped, watcher):
+    as_by_an_earlier_version(stopped)
     change(stopped, "config.json", options=lambda options: {**options, "device": "meta"})
     assert "--device meta: cannot be used here" in fails_to_go_on(stopped, watcher)
 
@@ -338,6 +351,9 @@ def test_a_device_that_is_gone(stopped, watcher):
 )
 def test_options_that_were_tampered_with(stopped, watcher, changes):
     change(stopped, "config.json", options=lambda options: {**options, **changes})
+    with pytest.raises(RunFolderError, match=r"config\.json: has changed since the run began"):
+        RunFolder.open(stopped)
+    as_by_an_earlier_version(stopped)  # which has no checksum to tell it by
     text = fails_to_go_on(stopped, watcher)
     assert text.startswith(f"{stopped / 'config.json'}: options cannot be used (")
 
@@ -347,8 +363,11 @@ def test_a_damaged_gaussian(stopped, watcher):
     assert str(stopped / "gaussian.json") in fails_to_go_on(stopped, watcher)
 
 
+@pytest.mark.parametrize("version", ["this", "earlier"])
 @pytest.mark.parametrize("damage", ["cut", "of another run", "of another solver", "incomplete"])
-def test_a_checkpoint_that_does_not_fit(stopped, watcher, damage, whole):
+def test_a_checkpoint_that_does_not_fit(stopped, watcher, damage, whole, version):
+    if version == "earlier":
+        as_by_an_earlier_version(stopped)
     file = stopped / "checkpoints" / "abs.safetensors"
     state = load_file(file)
     if damage == "cut":
@@ -361,9 +380,52 @@ def test_a_checkpoint_that_does_not_fit(stopped, watcher, damage, whole):
         save_file({k: v for k, v in state.items() if k != "epoch"}, file)
     text = fails_to_go_on(stopped, watcher)
     assert text.startswith(f"{file}: ")
-    assert "delete it to train" in text
+    told = "compute this part again" if version == "this" or damage == "cut" else "train abs"
+    assert f"delete it to {told}" in text
     # The advice is good.
     file.unlink()
+    finish(stopped, watcher)
+    same_results(stopped, whole)
+
+
+def test_a_run_of_an_earlier_version_goes_on(stopped, watcher, whole):
+    as_by_an_earlier_version(stopped)
+    finish(stopped, watcher)
+    same_results(stopped, whole)
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_noticed(stopped):
+    file = stopped / "checkpoints" / "abs.safetensors"
+    content = file.read_bytes()
+    with RunFolder.open(stopped) as folder:
+        assert folder.has(file)
+        for place in range(len(content)):
+            file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(RunFolderError, match=r"is damaged.*delete it to compute"):
+                folder.has(file)
+
+
+def test_a_checkpoint_under_another_name_or_of_another_run(stopped, tmp_path, watcher):
+    file = stopped / "checkpoints" / "abs.safetensors"
+    with RunFolder.open(stopped) as folder:
+        other = folder.checkpoint("relu")
+        other.write_bytes(file.read_bytes())
+        with pytest.raises(RunFolderError, match=r"is checkpoints/abs\.safetensors under another"):
+            folder.read_tensors(other)
+    second = GaussianConfig.with_defaults(**OPTIONS, seed=1)
+    with start(second, tmp_path / "second") as folder:
+        folder.checkpoint("abs").parent.mkdir()
+        folder.checkpoint("abs").write_bytes(file.read_bytes())
+        with pytest.raises(RunFolderError, match="belongs to another run"):
+            carry_on(folder, watcher())
+
+
+def test_a_changed_gaussian_is_refused(stopped, watcher, whole):
+    file = stopped / "gaussian.json"
+    before = file.read_text()
+    save_gaussian(file, draw_gaussian(2, torch.Generator().manual_seed(5)))
+    assert fails_to_go_on(stopped, watcher).startswith(f"{file}: has changed since the run began")
+    file.write_text(before)
     finish(stopped, watcher)
     same_results(stopped, whole)
 
@@ -406,6 +468,7 @@ WRITES = [
     "trials.csv",
     "curves.csv",
     "plots.safetensors",
+    "checksums.json",
     "summary.json",
 ]
 

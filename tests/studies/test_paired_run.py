@@ -266,7 +266,7 @@ class TestResuming:
             (path / "checkpoints").mkdir()
             (path / result_file(job)).write_bytes(b"no tensors")
             with pytest.raises(
-                RunFolderError, match="delete it to compute this job again"
+                RunFolderError, match="delete it to compute this part again"
             ) as error:
                 carry_on(folder, watcher(), workers=1)
         assert "\n" not in str(error.value)

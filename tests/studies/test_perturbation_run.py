@@ -226,6 +226,12 @@ def test_folders_without_networks(run, networks, tmp_path):
         config_of(unfinished)
 
 
+def _of_another_size(path):
+    """By an earlier version, which kept no checksums."""
+    (path / "checksums.json").unlink()
+    (path / "summary.json").write_text('{"facts": {"training_samples": 7}}')
+
+
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -238,8 +244,9 @@ def test_folders_without_networks(run, networks, tmp_path):
         (lambda path: (path / "summary.json").write_text("{"), "summary.json"),
         (
             lambda path: (path / "summary.json").write_text('{"facts": {"training_samples": 7}}'),
-            "7 training samples",
+            "summary.json: has changed since its run was finished",
         ),
+        (_of_another_size, "7 training samples"),
     ],
 )
 def test_damaged_networks_are_named_and_nothing_is_written(networks, tmp_path, harm, told):

@@ -31,14 +31,19 @@ def config():
     )
 
 
+def summed(config):
+    """A configuration as its folder keeps it."""
+    return msgspec.structs.replace(config, checksum=config.digest)
+
+
 @pytest.fixture
 def old_run(tmp_path, config):
     """A folder with a run in it and files of the user beside and among its records."""
     path = tmp_path / "old"
     with RunFolder.create(path, config) as folder:
-        folder.write_json("summary.json", {"study": "gaussian"})
         folder.write_csv("trials.csv", ["a"], [[1]])
         folder.write_csv("curves.csv", ["a"], [[1]])
+        folder.write_json("summary.json", {"study": "gaussian"})
         folder.write_tensors("weights/abs.safetensors", {"w": torch.ones(1)})
         folder.write_tensors("checkpoints/abs.safetensors", {"w": torch.ones(1)})
     for name in ("gaussian.json", "report.html", "figures/loss.png", "figures/.a.png.12.tmp"):
@@ -83,9 +88,9 @@ def test_made_where_nothing_is(tmp_path, config, kind, force):
         (path / ".lock").touch()
         (path / ".config.json.4242.tmp").write_text("{")
     with RunFolder.create(path, config, force=force) as folder:
-        assert folder.config == config
+        assert folder.config == summed(config)
         assert not folder.finished
-        assert read_config(path) == config
+        assert read_config(path) == summed(config)
     assert sorted(os.listdir(path)) == ["config.json"]
 
 
@@ -94,7 +99,7 @@ def test_config_is_plain_json_with_the_fields_of_the_contract(tmp_path, config):
     text = (tmp_path / "run" / "config.json").read_text()
     assert text.endswith("}\n")
     record = json.loads(text)
-    assert record == msgspec.to_builtins(config)
+    assert record == msgspec.to_builtins(summed(config))
     assert list(record) == [
         "study",
         "mahalens",
@@ -109,6 +114,8 @@ def test_config_is_plain_json_with_the_fields_of_the_contract(tmp_path, config):
         "scaled",
         "command",
         "options",
+        "inputs",
+        "checksum",
     ]
 
 
@@ -261,7 +268,7 @@ def test_one_process_at_a_time(old_run, config, other_process):
 
 def test_opened_again(old_run, config):
     with RunFolder.open(old_run) as folder:
-        assert folder.config == config
+        assert folder.config == summed(config)
         assert folder.checkpoint("abs") == old_run / "checkpoints" / "abs.safetensors"
         folder.drop_checkpoints()
         assert not folder.checkpoint("abs").parent.exists()
@@ -312,7 +319,8 @@ def test_a_damaged_config_is_named(old_run, damage):
 def test_fields_of_a_later_version_do_not_disturb(old_run, config):
     file = old_run / "config.json"
     file.write_text(file.read_text().replace('"study"', '"mood": "good", "study"', 1))
-    assert read_config(old_run) == config
+    assert read_config(old_run) == summed(config)
+    RunFolder.open(old_run).close()
 
 
 # Writing into one
@@ -347,8 +355,8 @@ def test_tensors_there_and_back(tmp_path, config):
         "empty": torch.empty(0, 3),
     }
     with RunFolder.create(tmp_path / "run", config) as folder:
-        folder.write_tensors("deep/x.safetensors", tensors, chain="Linear(2), Abs")
-        back = folder.read_tensors(tmp_path / "run" / "deep" / "x.safetensors")
+        folder.write_tensors("checkpoints/x.safetensors", tensors)
+        back = folder.read_tensors(tmp_path / "run" / "checkpoints" / "x.safetensors")
     assert back.keys() == tensors.keys()
     for name, tensor in tensors.items():
         torch.testing.assert_close(back[name], tensor.detach(), rtol=0, atol=0, equal_nan=True)
@@ -380,11 +388,32 @@ def test_tensors_that_cannot_be_read(old_run, content):
     with (
         RunFolder.open(old_run) as folder,
         pytest.raises(
-            RunFolderError, match="delete it to train this model from the start"
+            RunFolderError, match="delete it to compute this part again when the run is resumed"
         ) as caught,
     ):
         folder.read_tensors(file)
-    assert str(caught.value).startswith(f"{file}: cannot be read (")
+    told = "cannot be read (No such file" if content is None else "is damaged;"
+    assert str(caught.value).startswith(f"{file}: {told}")
+
+
+def test_a_changed_configuration_is_not_resumed(old_run):
+    """One that decides numbers; other keys may be put right by hand."""
+    file = old_run / "config.json"
+    text = file.read_text()
+    file.write_text(text.replace('"seed": 0', '"seed": 1'))
+    assert "has changed since the run began (its checksum does not fit)" in opening_fails(old_run)
+    file.write_text(text.replace("mahalens run gaussian", "mahalens run"))
+    RunFolder.open(old_run).close()
+
+
+def test_records_that_were_changed_are_known(old_run):
+    with RunFolder.open(old_run) as folder:
+        assert folder.changed() == []
+        (old_run / "trials.csv").write_text("a\n2\n")
+        (old_run / "curves.csv").unlink()
+        assert folder.changed() == ["trials.csv", "curves.csv"]
+        (old_run / "checksums.json").unlink()  # as in folders of earlier versions
+        assert folder.changed() == []
 
 
 def test_relative_paths_work(tmp_path, config, monkeypatch):

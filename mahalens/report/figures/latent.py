@@ -16,15 +16,20 @@ from mahalens.report.records import RunRecords
 TITLE = "How do the classes lie along hidden nodes?"
 _OVERLAP = 1.9  # the height of a ridge, in rows
 _MOST = 6  # nodes in a row of panels
+_MOST_CLASSES = 22  # ridges that can be told apart; thousands would take minutes to draw
 
 
 def caption(records: RunRecords) -> str:
     """What to look for."""
+    sizes = [data.counts.shape[1] for p in records.parts() for data in latent_nodes(p).values()]
+    most = max(sizes, default=0)
+    first = f" The first {_MOST_CLASSES} of {most:,} classes are drawn." * (most > _MOST_CLASSES)
     return (
         "Pre-activations of hidden nodes of the first trial, on the training samples: a ridge per "
         "class, every ridge of the same area, the tick its mean. The dashed line at 0 is the "
         "node’s hyperplane. Look for the classes it passes through: these are the ones the node "
         "measures distance from. Overlapping ridges are classes that this node cannot tell apart."
+        + first
     )
 
 
@@ -40,7 +45,7 @@ def draw(records: RunRecords) -> Figure | None:
         return None
     columns = max(min(len(data.nodes), _MOST) for _, _, data, _ in shown)
     classes = max(data.counts.shape[1] for _, _, data, _ in shown)
-    height = 1.0 + 0.16 * min(max(classes, 4), 22)
+    height = 1.0 + 0.16 * min(max(classes, 4), _MOST_CLASSES)
     figure, axes = panels(len(shown), columns, height, extra_height=0.4)
     for ax, (part, model, data, node) in zip(axes, shown, strict=True):
         _draw_node(ax, data, node)
@@ -62,7 +67,7 @@ def draw(records: RunRecords) -> Figure | None:
 
 
 def _draw_node(ax: Axes, data: Latent, node: int) -> None:
-    edges, counts = data.edges[node], data.counts[node]
+    edges, counts = data.edges[node], data.counts[node][:_MOST_CLASSES]
     classes = len(counts)
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)

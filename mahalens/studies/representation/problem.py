@@ -75,6 +75,10 @@ class Problem:
         # Samples, both packed copies of the engine, and the test set.
         size = 4 * (3 * data.x.numel() + 2 * data.test_x.numel())
         require_memory(size, f"--data {config.data}", "give a smaller --train-size")
+        # Where every output lies to the centre of every class, in all trials.
+        results = 8 * data.classes**2 * config.trials * len(config.models) * len(config.pixels)
+        what = f"--data {config.data} with {data.classes:,} classes"
+        require_memory(results, what, "give fewer --trials or --models")
         return cls(config, data)
 
     def chain(self, model: str) -> Chain:
