@@ -12,11 +12,11 @@ SMALL = {
     "ellipsoids": ("--dim", "4", "--count", "8", "--ranks", "2", "--trials", "1"),
     "representation": ("--models", "relu", "--trials", "1", "--pixels", "raw"),
     "perturbation": ("--data", "digits", "--models", "relu-bias", "--trials", "1"),
-    "init": ("--data", "iris", "--models", "kaiming,axes", "--trials", "2"),
+    "init": ("--data", "iris", "--models", "abs-kaiming,abs-lsuv", "--trials", "2"),
     "heads": ("--data", "digits", "--models", "softmax,distance", "--trials", "1"),
     "activations": ("--data", "iris", "--models", "relu,abs", "--trials", "1"),
-    "transfer": ("--data", "iris", "--models", "linear,l2", "--trials", "1"),
-    "hybrid": ("--data", "iris", "--models", "relu,abs", "--trials", "1"),
+    "transfer": ("--data", "iris", "--models", "relu-linear,relu-l2", "--trials", "1"),
+    "hybrid": ("--data", "iris", "--models", "abs-0,narrow-0", "--trials", "1"),
 }
 LENGTH = {"ellipsoids": "--steps"}
 PAIRED = tuple(SMALL)[4:]

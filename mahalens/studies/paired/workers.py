@@ -104,7 +104,13 @@ def _in_processes(
     from joblib.externals.loky import ProcessPoolExecutor
 
     count = min(workers, len(jobs))
-    pool = ProcessPoolExecutor(max_workers=count, initializer=_begin, initargs=(os.getpid(),))
+    pool = ProcessPoolExecutor(
+        max_workers=count,
+        initializer=_begin,
+        initargs=(os.getpid(),),
+        # Its test of semaphores would have a process hear Ctrl-C again, before it can ignore it.
+        env={"JOBLIB_MULTIPROCESSING": "0"},
+    )
     left = iter(jobs)
     waiting: dict[Future[None], Job] = {}
     try:
@@ -140,6 +146,9 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # as it begins, it would undo what follows
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
