@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import sys
+from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from scipy import stats
 
 from mahalens.data import stream
@@ -28,7 +31,7 @@ from mahalens.studies.paired.presentation import Presentation
 from mahalens.studies.paired.run import runner
 from mahalens.studies.paired.samples import check_sets
 from mahalens.studies.paired.study import PairedStudy
-from mahalens.studies.paired.workers import result_file
+from mahalens.studies.paired.workers import compute, result_file
 
 RECORDS = ("trials.csv", "curves.csv", "comparisons.csv", "plots.safetensors", "summary.json")
 METRICS = {
@@ -258,6 +261,91 @@ class TestResuming:
         with RunFolder.open(path) as folder:
             carry_on(folder, watcher(), workers=1)
         assert len(seen) == len(STUDY.jobs(OPTIONS)) - 2
+
+    @pytest.mark.parametrize("workers", [1, 2, None])
+    def test_killed_between_the_last_job_and_the_summary(
+        self, run, tmp_path, watcher, monkeypatch, workers
+    ):
+        def killed(*_):
+            raise Interrupted("killed")
+
+        path = tmp_path / "run"
+        with monkeypatch.context() as patch, start(OPTIONS, path) as folder:
+            patch.setattr("mahalens.studies.paired.run.write_records", killed)
+            with pytest.raises(Interrupted):
+                carry_on(folder, watcher(), workers=1)
+        with RunFolder.open(path) as folder:
+            carry_on(folder, watcher(), workers=workers)
+        for name in RECORDS:
+            assert (path / name).read_bytes() == (run / name).read_bytes()
+
+    def test_two_results_swapped_are_refused(self, tmp_path, watcher):
+        asked = iter([False, False, True])
+        path = tmp_path / "run"
+        with start(OPTIONS, path) as folder, pytest.raises(Interrupted):
+            carry_on(folder, watcher(), lambda: next(asked), workers=1)
+        one, two = (path / "checkpoints").iterdir()
+        content = one.read_bytes()
+        one.write_bytes(two.read_bytes())
+        two.write_bytes(content)
+        with (
+            RunFolder.open(path) as folder,
+            pytest.raises(RunFolderError, match=r"is checkpoints/.* under another name; delete"),
+        ):
+            carry_on(folder, watcher(), workers=1)
+
+    def test_data_that_have_changed_are_refused(self, tmp_path, watcher, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        x, y = torch.randn(40, 3, generator=stream(0, "x")), torch.arange(40) % 4
+        np.savez("own.npz", x=x.numpy(), y=y.numpy())
+        options = replace(OPTIONS, data=("own.npz", "digits"))
+        path = tmp_path / "run"
+        asked = iter([False, True])
+        with start(options, path) as folder, pytest.raises(Interrupted):
+            carry_on(folder, watcher(), lambda: next(asked), workers=1)
+        record = json.loads((path / "config.json").read_text())["inputs"]
+        before = Path("own.npz").read_bytes()
+        assert record["own.npz"] == {
+            "sha256": hashlib.sha256(before).hexdigest(),
+            "bytes": len(before),
+        }
+        assert list(record) == ["own.npz", "digits/digits.csv"]
+        np.savez("own.npz", x=-x.numpy(), y=y.numpy())
+        with (
+            RunFolder.open(path) as folder,
+            pytest.raises(RunFolderError, match=r"own\.npz: has changed since the run began"),
+        ):
+            carry_on(folder, watcher(), workers=1)
+        # Nor does a process that starts later compute with them.
+        monkeypatch.setattr("mahalens.studies.paired.workers._checked", set())
+        with pytest.raises(RunFolderError, match="has changed since the run began"):
+            compute("toy", msgspec.to_builtins(options), STUDY.jobs(options)[1], path)
+        Path("own.npz").unlink()
+        with (
+            RunFolder.open(path) as folder,
+            pytest.raises(InputError, match=r"own\.npz: cannot"),
+        ):
+            carry_on(folder, watcher(), workers=1)
+        Path("own.npz").write_bytes(before)
+        with RunFolder.open(path) as folder:
+            carry_on(folder, watcher(), workers=1)
+
+    def test_a_run_of_an_earlier_version_goes_on_with_a_note(self, run, tmp_path, watcher):
+        asked = iter([False, False, True])
+        path = tmp_path / "run"
+        with start(OPTIONS, path) as folder, pytest.raises(Interrupted):
+            carry_on(folder, watcher(), lambda: next(asked), workers=1)
+        record = json.loads((path / "config.json").read_text())
+        del record["inputs"], record["checksum"]
+        (path / "config.json").write_text(json.dumps(record))
+        for file in (path / "checkpoints").iterdir():
+            save_file(load_file(file), file)
+        told = watcher()
+        with RunFolder.open(path) as folder:
+            carry_on(folder, told, workers=1)
+        assert any("begun by an earlier version" in note for note in told.notes)
+        for name in RECORDS:
+            assert (path / name).read_bytes() == (run / name).read_bytes()
 
     def test_a_damaged_result_says_what_to_do(self, tmp_path, watcher):
         path = tmp_path / "run"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from scipy import stats
 
 from mahalens.auditing.perturbation import GRID_LEVELS, TABLE_LEVELS, level_key, reliance_index
@@ -224,6 +224,28 @@ def test_folders_without_networks(run, networks, tmp_path):
     (unfinished / "summary.json").unlink()
     with pytest.raises(InputError, match="is not finished"):
         config_of(unfinished)
+
+
+def test_networks_that_have_changed_are_refused(networks, tmp_path, watcher):
+    """While they are needed: a run that has taken them over does without their folder."""
+    source, path = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(networks, source)
+    (source / "checksums.json").unlink()
+    config = config_of(source)
+    start(config, path).close()
+    files = list((path / "checkpoints").iterdir())
+    weights = source / "weights" / "raw-abs-bias.safetensors"
+    state = load_file(weights)
+    save_file({name: tensor + 1 for name, tensor in state.items()}, weights)
+    files[0].unlink()
+    with (
+        RunFolder.open(path) as folder,
+        pytest.raises(RunFolderError, match=r"raw-abs-bias.* has changed since the run began"),
+    ):
+        carry_on(folder, watcher())
+    shutil.copy(networks / "weights" / "raw-abs-bias.safetensors", weights)
+    with RunFolder.open(path) as folder:
+        carry_on(folder, watcher())
 
 
 def _of_another_size(path):

@@ -146,8 +146,27 @@ class TestWithoutLibrary:
 class TestCache:
     def test_a_broken_file_is_made_again(self, cache, copying):
         cache.mkdir(parents=True, mode=0o700)
-        (cache / f"engine-{build._key([os.environ['CXX']])}.so").write_bytes(b"broken")
+        (cache / f"engine-{build._key([os.environ['CXX']])}-6-00.so").write_bytes(b"broken")
         assert why_not() == ""
+
+    @pytest.mark.parametrize("harm", ["cut", "flipped"])
+    def test_a_damaged_library_is_not_loaded(self, cache, copying, harm):
+        """The system would end the process, or run what is there."""
+        assert library.__wrapped__() is not None
+        (name,) = files(cache)
+        content = (cache / name).read_bytes()
+        size = len(content) // 2 // 4096 * 4096
+        middle = bytes([content[size] ^ 1])
+        damaged = content[:size] if harm == "cut" else content[:size] + middle + content[size + 1 :]
+        # A new file, as this process has the old one in use.
+        (cache / name).unlink()
+        (cache / name).write_bytes(damaged)
+        code = "from mahalens.train.compiled import why_not; print(repr(why_not()))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "''\n")
+        assert files(cache) == [name]
+        assert (cache / name).read_bytes() == content
+        assert len(copying()) == 2
 
     def test_one_file_that_is_made_once(self, cache, copying, monkeypatch):
         assert why_not() == ""

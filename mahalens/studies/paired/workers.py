@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -49,7 +48,7 @@ def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None
 
     known = import_module(f"mahalens.studies.{study}.run").STUDY
     config = msgspec.convert(options, known.config)
-    run = _run_of(folder, tuple(known.reads(config)))
+    run = _run_of(folder, known.reads(config))
     try:
         with one_thread():
             found = known.measure(config, job)
@@ -61,13 +60,17 @@ def compute(study: str, options: dict[str, Any], job: Job, folder: Path) -> None
     write_file(folder / result_file(job), seal(ready, result_file(job), run))
 
 
-@functools.lru_cache(maxsize=8)
-def _run_of(folder: Path, data: tuple[str, ...]) -> str:
-    """The digest of the run, once per process: before this one reads the data, they are checked."""
+_checked: set[str] = set()  # runs whose data this process has in memory
+
+
+def _run_of(folder: Path, data: Iterable[str]) -> str:
+    """The digest of the run; before this process reads its data, they are checked."""
     from mahalens.studies.running import check_inputs, input_files
 
     config = read_config(folder)
-    check_inputs(config, input_files(data))
+    if config.digest not in _checked:
+        check_inputs(config, input_files(data))
+        _checked.add(config.digest)
     return config.digest
 
 
