@@ -31,34 +31,34 @@ functions are pure, compute in float64 whatever they are given, and leave the la
 from typing import TYPE_CHECKING
 
 from mahalens._lazy import attach
-from mahalens.auditing.gaussian.gram import GramReading, read_gram
-from mahalens.auditing.gaussian.hyperplanes import (
-    distance_in_spreads,
-    distance_to_hyperplanes,
-    sphericity,
-)
-from mahalens.auditing.gaussian.layer import (
-    ACTIVATIONS,
-    LAYER_METRICS,
-    gram_scale,
-    read_layer,
-    rows_to_read,
-)
-from mahalens.auditing.gaussian.rows import (
-    ChanceCosine,
-    RowMatch,
-    chance_cosine,
-    match_rows,
-    wnorm_precision_distance,
-)
-from mahalens.auditing.repeats.pairs import deduplicate, mirrored_pairs
 
 if TYPE_CHECKING:
     from mahalens.auditing.features import audit_features
+    from mahalens.auditing.gaussian.gram import GramReading, read_gram
+    from mahalens.auditing.gaussian.hyperplanes import (
+        distance_in_spreads,
+        distance_to_hyperplanes,
+        sphericity,
+    )
+    from mahalens.auditing.gaussian.layer import (
+        ACTIVATIONS,
+        LAYER_METRICS,
+        gram_scale,
+        read_layer,
+        rows_to_read,
+    )
+    from mahalens.auditing.gaussian.rows import (
+        ChanceCosine,
+        RowMatch,
+        chance_cosine,
+        match_rows,
+        wnorm_precision_distance,
+    )
     from mahalens.auditing.network import audit
     from mahalens.auditing.pruning.apply import prune
     from mahalens.auditing.record import AuditRecord
     from mahalens.auditing.records.files import load_audit
+    from mahalens.auditing.repeats.pairs import deduplicate, mirrored_pairs
 
 __all__ = [
     "ACTIVATIONS",
@@ -91,5 +91,22 @@ _LATER = {
     "audit_features": "mahalens.auditing.features",
     "load_audit": "mahalens.auditing.records.files",
     "prune": "mahalens.auditing.pruning.apply",
+    "GramReading": "mahalens.auditing.gaussian.gram",
+    "read_gram": "mahalens.auditing.gaussian.gram",
+    "distance_in_spreads": "mahalens.auditing.gaussian.hyperplanes",
+    "distance_to_hyperplanes": "mahalens.auditing.gaussian.hyperplanes",
+    "sphericity": "mahalens.auditing.gaussian.hyperplanes",
+    "ACTIVATIONS": "mahalens.auditing.gaussian.layer",
+    "LAYER_METRICS": "mahalens.auditing.gaussian.layer",
+    "gram_scale": "mahalens.auditing.gaussian.layer",
+    "read_layer": "mahalens.auditing.gaussian.layer",
+    "rows_to_read": "mahalens.auditing.gaussian.layer",
+    "ChanceCosine": "mahalens.auditing.gaussian.rows",
+    "RowMatch": "mahalens.auditing.gaussian.rows",
+    "chance_cosine": "mahalens.auditing.gaussian.rows",
+    "match_rows": "mahalens.auditing.gaussian.rows",
+    "wnorm_precision_distance": "mahalens.auditing.gaussian.rows",
+    "deduplicate": "mahalens.auditing.repeats.pairs",
+    "mirrored_pairs": "mahalens.auditing.repeats.pairs",
 }
 __getattr__, __dir__ = attach(__name__, _LATER)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated, Shares, WholeNumbers
-from mahalens.console import Display, minutes
+from mahalens.console import Display
 from mahalens.data.catalogue import PIXELS, SPLITS
 from mahalens.errors import InputError
 
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
     from mahalens.auditing.record import AuditRecord
     from mahalens.data.samples import Samples
 
-LONGEST = 600.0
-"""Seconds that perturbations may take without being asked for."""
+GRACE = 2.0
+"""Seconds that a trusted program has to stop after Ctrl-C, before it is ended."""
 WIDEST = 160
 """Columns of a table of layers, where the terminal has fewer."""
 
@@ -36,6 +39,11 @@ WIDEST = 160
     help="digits, mnist, fashion-mnist, cifar10; an npz or safetensors file with x and perhaps y; "
     "or a folder with a folder of images for each class.",
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Load MODEL although it is a program, which can run any code of its maker.",
+)
 @click.option("--weights", type=FOLDER, metavar="FILE", help="Weights for MODULE:FACTORY.")
 @click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
 @click.option("--limit", type=int, metavar="N", help="Take N of the samples, drawn at random.")
@@ -44,11 +52,11 @@ WIDEST = 160
 @click.option("--image-size", type=WholeNumbers(), metavar="H,W", help="Resize images to this.")
 @click.option("--batch-size", type=int, default=256, show_default=True)
 @click.option(
-    "--perturb/--no-perturb",
-    default=None,
-    help="Accuracy with each layer perturbed.  [default: if there are labels and class scores]",
+    "--perturb",
+    is_flag=True,
+    help="Also measure accuracy with each layer perturbed: nine more passes for each layer.",
 )
-@click.option("--no-labels", is_flag=True, help="Leave the labels of the data alone.")
+@click.option("--no-labels", is_flag=True, help="Ignore labels in the data.")
 @click.option("--clusters", type=int, metavar="K", help="Without labels: find K clusters instead.")
 @click.option("--nodes", type=WholeNumbers(), help="Units whose histograms are kept.")
 @click.option("--layers", type=CommaSeparated(), help="Layers to read.  [default: all]")
@@ -57,19 +65,31 @@ WIDEST = 160
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the audit.")
 @click.option("--force", is_flag=True, help="Replace the audit that DIR holds.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
-def audit(model: str, out: Path, force: bool, quiet: bool, **options: Any) -> None:
+def audit(
+    model: str,
+    weights: Path | None,
+    trust: bool,
+    out: Path,
+    force: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Read a trained network as a set of distances.
 
-    MODEL is a program of torch.export (.pt2), package.module:factory with --weights, or a
-    TorchScript file.
+    MODEL is package.module:factory with --weights, or with --trust a program of torch.export
+    (.pt2) or a TorchScript file.
     """
     if options["batch_size"] < 1:
         raise InputError(f"--batch-size is {options['batch_size']}, wanted at least 1")
     from mahalens.report.audit_folder import require_free
 
     require_free(out, force=force)
-    with Display(quiet=quiet) as display:
-        record = _audited(model, display, **options)
+    from mahalens.auditing.model_files.look import look_at
+
+    if look_at(model, weights, trust=trust) != "factory":
+        _watch_over(model)
+    with Display(quiet=quiet) as display, _running(model):
+        record = _audited(model, weights, trust, display, **options)
         from mahalens.report.audit_folder import write_audit
 
         page = write_audit(record, out, force=force)
@@ -88,19 +108,71 @@ def diff(before: Path, after: Path) -> None:
     click.echo(str(load_audit_folder(before).diff(load_audit_folder(after))))
 
 
+def _watch_over(model: str) -> None:
+    """Go on in a child process, which this one ends on Ctrl-C and judges when it crashes.
+
+    Trusted programs run in native code, which may never return to Python, nor let any other thread
+    run, and may crash the process.
+    """
+    if "torch" in sys.modules or not hasattr(os, "fork"):
+        return  # with threads under way a process must not be split
+    child = os.fork()
+    if not child:
+        return
+
+    def stop(number: int, frame: object) -> None:
+        os.kill(child, signal.SIGKILL)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except KeyboardInterrupt:
+        code = _ended(child)
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if code < 0:
+        raise InputError(
+            f"{model}: the program crashed ({signal.Signals(-code).name}) and was ended; audit the "
+            f"network that it was made from"
+        )
+    sys.exit(code)
+
+
+def _ended(child: int) -> int:
+    """Wait for a child that was perhaps interrupted as well; interrupt it, and then kill it."""
+    try:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            until = time.monotonic() + GRACE / 2
+            while time.monotonic() < until:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status)
+                time.sleep(0.02)
+            os.kill(child, number)
+    except KeyboardInterrupt:  # once more, in a hurry
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h")  # the cursor, which a progress bar hides
+    return -signal.SIGINT
+
+
 def _audited(
     spec: str,
+    weights: Path | None,
+    trust: bool,
     display: Display,
     *,
     data: str,
-    weights: Path | None,
     split: str,
     limit: int | None,
     shape: tuple[int, ...] | None,
     pixels: str,
     image_size: tuple[int, ...] | None,
     batch_size: int,
-    perturb: bool | None,
+    perturb: bool,
     no_labels: bool,
     clusters: int | None,
     nodes: tuple[int, ...] | None,
@@ -123,9 +195,12 @@ def _audited(
     if shape is not None:
         samples = samples.reshaped(shape)
     shapes = [samples.shape] if shape else shapes_to_try(samples.shape, samples.image)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as python -m has it, for the user's own factory
-    loaded, taken = load_fitting(spec, weights, samples.x, shapes)
+    if perturb and samples.y is None:
+        raise InputError(
+            "--perturb is judged by accuracy, which needs labels, and the data has none; add y to "
+            "it, or leave the option out"
+        )
+    loaded, taken = load_fitting(spec, weights, samples.x, shapes, trust=trust)
     notes = list(loaded.notes)
     if taken != samples.shape:
         notes.append(f"samples are given to the model in the shape {list(taken)}")
@@ -134,8 +209,6 @@ def _audited(
     if whole < len(samples.x):
         notes.append(f"the last {len(samples.x) - whole} samples fill no batch and are left out")
         samples = samples.first(whole)
-    perturb, told = _perturb(perturb, loaded, samples, batch_size)
-    notes += told
     for note in (f"data: {samples.source}", *notes):
         display.note(note)
     x = loaded.cast(samples.x)
@@ -157,34 +230,24 @@ def _audited(
     return msgspec.structs.replace(record, notes=(*notes, *record.notes))
 
 
-def _perturb(
-    wish: bool | None, loaded: LoadedModel, samples: Samples, batch_size: int
-) -> tuple[bool, list[str]]:
-    """Whether to perturb, and why not if it would be usual."""
-    if wish and samples.y is None:
-        raise InputError(
-            "--perturb is judged by accuracy, which needs labels, and the data has none; add y to "
-            "it, or leave the option out"
-        )
-    if wish is not None or samples.y is None:
-        return bool(wish), []
-    from mahalens.auditing.model_files.fitting import scores_and_seconds
+@contextlib.contextmanager
+def _running(spec: str) -> Iterator[None]:
+    """Run code of the user within: find it in this folder, and report how it ends in one line."""
+    from mahalens.auditing.model_files.factories import exit_refused, found_here
 
-    scores, seconds = scores_and_seconds(loaded, samples.x, samples.shape, batch_size)
-    # A network may know more classes than samples that have only numbers; not than named ones.
-    wrong = scores != len(samples.classes) if _named(samples) else scores < len(samples.classes)
-    rebuilt = scores == samples.x[0].numel() and scores > len(samples.classes)
-    if wrong or rebuilt:
-        return False, [
-            "the outputs are no scores of the classes, so that perturbations are left out"
-        ]
-    expected = _passes(loaded) * seconds * len(samples.x)
-    if expected > LONGEST:
-        return False, [
-            f"perturbations would take about {minutes(expected)} and are left out; ask for them "
-            f"with --perturb, perhaps with a --limit"
-        ]
-    return True, []
+    try:
+        with exit_refused(), found_here(spec):
+            yield
+    except SystemExit as error:
+        raise InputError(f"{spec}: the model ends the process ({error}); let it return") from None
+    except (MemoryError, RuntimeError) as error:
+        text = " ".join(str(error).splitlines()[:1])
+        if not isinstance(error, MemoryError) and "allocate" not in text:
+            raise
+        raise InputError(
+            f"{spec}: there is not enough memory ({text or 'MemoryError'}); take fewer samples "
+            f"with --limit, a smaller --batch-size or some of the --layers"
+        ) from None
 
 
 def _named(samples: Samples) -> bool:

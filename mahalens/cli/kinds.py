@@ -19,7 +19,10 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         """Split the text."""
         if isinstance(value, tuple):
             return value
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+        parts = tuple(part.strip() for part in str(value).split(",") if part.strip())
+        if not parts:
+            self.fail(f"{value!r} is empty; give {self.name} or leave the option out", param, ctx)
+        return parts
 
 
 class WholeNumbers(CommaSeparated):

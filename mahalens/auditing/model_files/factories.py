@@ -2,30 +2,98 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import re
+import importlib.abc
+import importlib.machinery
+import os
+import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import NoReturn
 
 import torch
 from torch import nn
 
-from mahalens.auditing.model_files.loaded import LoadedModel, float_dtype, require_float
-from mahalens.auditing.model_files.safely import first_line
+from mahalens.auditing.model_files.loaded import (
+    LoadedModel,
+    first_line,
+    float_dtype,
+    require_float,
+)
+from mahalens.auditing.model_files.look import factory_parts
 from mahalens.auditing.model_files.weights import load_weights
 from mahalens.errors import InputError
 
-_SPEC = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 
+class FolderFinder(importlib.abc.MetaPathFinder):
+    """Finds the module that a user named in a folder, and for that module those beside it.
 
-def is_factory(spec: str) -> bool:
-    """Whether a text has the form ``package.module:factory``.
-
-    >>> is_factory("nets.small:build"), is_factory("nets/small.pt2")
-    (True, False)
+    A folder on ``sys.path`` would serve everybody: torch looks for optional modules such as z3,
+    and would run a ``z3.py`` that lies beside a model. This finder comes after all others, so that
+    nothing installed is replaced, and answers only for the named module and for import statements
+    in modules that it found itself.
     """
-    return _SPEC.fullmatch(spec) is not None
+
+    def __init__(self, folder: str, module: str) -> None:
+        self.folder, self.names = folder, {module.partition(".")[0]}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Look in the folder, if the module is named or one from there asks."""
+        if path is not None:  # a submodule, which its package's path finds
+            return None
+        if fullname not in self.names and _importer(sys._getframe(1)) not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, [self.folder])
+        if spec is not None:
+            self.names.add(fullname)
+        return spec
+
+
+@contextlib.contextmanager
+def found_here(spec: str) -> Iterator[None]:
+    """Find the module of a factory in the current folder within, if ``spec`` names a factory."""
+    parts = factory_parts(spec)
+    if parts is None:
+        yield
+        return
+    finder = FolderFinder(os.getcwd(), parts[0])
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def _importer(frame: FrameType | None) -> str:
+    """Return the top package of the code that runs an import statement."""
+    while frame is not None:
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if top not in ("importlib", "_frozen_importlib", "_frozen_importlib_external"):
+            return top
+        frame = frame.f_back
+    return ""
+
+
+@contextlib.contextmanager
+def exit_refused() -> Iterator[None]:
+    """Turn ``os._exit`` into SystemExit within, so that code of a user cannot end it in silence."""
+    before, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child that ends as it should
+            before(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = before
 
 
 def load_factory(spec: str, weights: Path | None) -> LoadedModel:
@@ -44,9 +112,9 @@ def load_factory(spec: str, weights: Path | None) -> LoadedModel:
 
 
 def _made(spec: str) -> nn.Module:
-    match = _SPEC.fullmatch(spec)
-    assert match is not None
-    name, path = match.groups()
+    parts = factory_parts(spec)
+    assert parts is not None
+    name, path = parts
     found: object = _imported(spec, name)
     for part in path.split("."):
         if not hasattr(found, part):
@@ -61,7 +129,8 @@ def _made(spec: str) -> nn.Module:
             f"torch.nn.Module"
         )
     try:
-        made = found()
+        with exit_refused():
+            made = found()
     except (Exception, SystemExit) as error:
         raise InputError(
             f"{spec}: failed, {_told(error)}; it is called without arguments"
@@ -73,7 +142,8 @@ def _made(spec: str) -> nn.Module:
 
 def _imported(spec: str, name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with exit_refused():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InputError(

@@ -1,154 +1,164 @@
-"""Which kind of model a user gave, and one line for everything that is none."""
+"""Loading a model, and finding the shape in which it takes its samples."""
 
 from __future__ import annotations
 
-import zipfile
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mahalens.auditing.model_files.archives import program_name
-from mahalens.auditing.model_files.factories import is_factory, load_factory
-from mahalens.auditing.model_files.loaded import LoadedModel
-from mahalens.auditing.model_files.programs import EXPORT, load_program
-from mahalens.auditing.model_files.safely import quiet, weights_only
-from mahalens.auditing.model_files.scripts import load_script
-from mahalens.auditing.model_files.weights import is_safetensors, refusal
+from mahalens.auditing.model_files.factories import load_factory
+from mahalens.auditing.model_files.loaded import LoadedModel, first_line, quiet
+from mahalens.auditing.model_files.look import look_at
+from mahalens.auditing.model_files.programs import load_program, load_script
 from mahalens.errors import InputError
 
-WANTED = (
-    "a .pt2 file of torch.export.save, package.module:factory with --weights, or a TorchScript file"
-)
-_USE_FACTORY = "give package.module:factory as the model and this file as --weights"
-_FOREIGN = {
-    ".onnx": "an ONNX model",
-    ".h5": "a Keras model",
-    ".hdf5": "a Keras model",
-    ".keras": "a Keras model",
-    ".pb": "a TensorFlow model",
-    ".tflite": "a TensorFlow Lite model",
-    ".mlmodel": "a Core ML model",
-    ".gguf": "a GGUF model",
-    ".ckpt.index": "a TensorFlow checkpoint",
-}
+TRIED = 5
+"""Samples in a trial: no usual number of channels, which a convolution would take them for."""
+Shape = tuple[int, ...]
 
 
 def load_model(
-    spec: str, weights: Path | None = None, *, example: Tensor | None = None
+    spec: str,
+    weights: Path | None = None,
+    *,
+    example: Tensor | None = None,
+    trust: bool = False,
 ) -> LoadedModel:
     """Load a network to audit.
 
     ``spec`` is one of
 
-    - a file of ``torch.export.save`` (``.pt2``): read with care, as nothing in it may run;
     - ``package.module:factory``: a function or class in importable code of the user's that makes
       a ``torch.nn.Module``, with ``weights`` from a ``.safetensors`` file or a state dict;
+    - a file of ``torch.export.save`` (``.pt2``);
     - a TorchScript file, which torch converts for an ``example`` [N, ...] of its input.
 
-    Everything else raises :class:`~mahalens.errors.InputError` with one line.
+    The two kinds of file are programs, and loading one can run any code of whoever made it. They
+    are loaded with ``trust=True`` only. Without it nothing in them is opened: names and first bytes
+    are enough to refuse them. Everything else raises :class:`~mahalens.errors.InputError` with one
+    line.
 
     >>> load_model("torch.nn:Identity").kind
     'factory'
     """
-    path = Path(spec)
-    try:
-        there, folder = path.exists(), path.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
-        there = folder = False
-    if not there and is_factory(spec):
+    kind = look_at(spec, weights, trust=trust)
+    if kind == "factory":
         return load_factory(spec, weights)
-    if not there:
-        raise InputError(f"{spec}: there is no such file; wanted {WANTED}")
-    if folder:
-        raise InputError(f"{spec}: is a folder; wanted {WANTED}")
-    kind = _kind_of(path)
-    if weights is not None:
-        raise InputError(
-            f"{spec}: is {kind}, which has weights of its own; leave --weights out, or give "
-            f"package.module:factory with it"
+    if kind == "TorchScript file":
+        return load_script(Path(spec), example)
+    return load_program(Path(spec))
+
+
+def shapes_to_try(shape: Shape, image: Shape | None) -> list[Shape]:
+    """The shapes in which a network may want samples of this shape, in the order to try.
+
+    >>> shapes_to_try((784,), (28, 28))
+    [(784,), (1, 28, 28), (28, 28)]
+    >>> shapes_to_try((3, 32, 32), (3, 32, 32))
+    [(3, 32, 32), (3072,)]
+    """
+    shapes = [shape]
+    if image is not None:
+        shapes += [(1, *image), image] if len(image) == 2 else [image]
+    if len(shape) > 1 and (image is not None or 1 in shape):
+        shapes.append((math.prod(shape),))
+    return list(dict.fromkeys(shapes))
+
+
+def load_fitting(
+    spec: str,
+    weights: Path | None,
+    x: Tensor,
+    shapes: Sequence[Shape],
+    *,
+    trust: bool = False,
+) -> tuple[LoadedModel, Shape]:
+    """Load a network, and find the first of the shapes in which it takes the samples x [N, ...].
+
+    Each is tried with a few samples; nothing is changed by that but what a network may itself
+    keep from call to call.
+    """
+    failures: dict[str, list[str]] = {}
+    script = look_at(spec, weights, trust=trust) == "TorchScript file"
+    loaded = None if script else load_model(spec, weights, trust=trust)
+    for shape in shapes:
+        some = _some(x, TRIED).reshape(-1, *shape)
+        try:
+            if loaded is None:
+                found = load_model(spec, weights, example=some, trust=trust)
+            else:
+                found = _expecting(loaded, shape)
+            _try(found, x, shape)
+        except _Unfit as error:
+            failures.setdefault(str(error), []).append(str(list(shape)))
+            continue
+        except InputError as error:
+            if loaded is not None or "fails on samples of shape" not in str(error):
+                raise
+            failures.setdefault(_within(str(error)), []).append(str(list(shape)))
+            continue
+        return found, shape
+    tried = "; ".join(f"{' or '.join(told)}: {why}" for why, told in failures.items())
+    raise InputError(
+        f"{spec}: the model fails on the data ({tried}); give the shape of a sample that it takes "
+        f"with --shape, or other data"
+    )
+
+
+class _Unfit(Exception):
+    """The network does not take samples of a shape."""
+
+
+def _expecting(loaded: LoadedModel, shape: Shape) -> LoadedModel:
+    """Compare with what a program says of its input, which is clearer than how it fails."""
+    wanted = loaded.input_shape
+    if wanted is None:
+        return loaded
+    sample = wanted[1:]
+    if len(sample) == len(shape) and all(
+        size in (None, mine) for size, mine in zip(sample, shape, strict=True)
+    ):
+        return loaded
+    told = ", ".join("any" if size is None else str(size) for size in wanted)
+    if wanted == shape:
+        raise _Unfit(
+            f"the program takes [{told}], one sample at a time; export it with a batch axis"
         )
-    return load_program(path) if kind == _PROGRAM else load_script(path, example)
+    raise _Unfit(f"the program takes [{told}], the batch first")
 
 
-def is_script(spec: str) -> bool:
-    """Whether this is a TorchScript file, which is loaded for an example of its input."""
-    path = Path(spec)
+def _try(loaded: LoadedModel, x: Tensor, shape: Shape) -> None:
+    count = loaded.batch_size or TRIED
+    some = loaded.cast(_some(x, count).reshape(-1, *shape))
     try:
-        return path.is_file() and _kind_of(path) == _SCRIPT
-    except (InputError, OSError, ValueError):
-        return False
+        with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = loaded.module(some)
+    except (Exception, SystemExit) as error:  # whatever the network raises
+        raise _Unfit(first_line(error)) from None
+    lengths = {len(one) for one in _tensors(output) if one.ndim}
+    if lengths and count not in lengths:
+        raise _Unfit(f"{count} samples give outputs of length {min(lengths)}")
 
 
-_PROGRAM, _SCRIPT = "a torch.export program", "a TorchScript file"
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (tuple, list)):
+        return [tensor for part in output for tensor in _tensors(part)]
+    return []
 
 
-def _kind_of(path: Path) -> str:
-    """Which of the two kinds of file that hold a whole network this is."""
-    try:
-        if not path.is_file():  # opening a pipe would wait for a writer
-            raise InputError(f"{path}: is no file; wanted {WANTED}")
-        with path.open("rb") as opened:
-            start = opened.read(512)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); wanted {WANTED}") from None
-    if not start:
-        raise InputError(f"{path}: is empty; wanted {WANTED}")
-    if start[:4] == b"PK\x03\x04":
-        return _kind_of_archive(path)
-    what = _FOREIGN.get(path.suffix.lower())
-    if what or start[:8] == b"\x89HDF\r\n\x1a\n":
-        raise InputError(
-            f"{path}: is {what or 'a Keras model'}, and networks of PyTorch are audited; wanted "
-            f"{WANTED}"
-        )
-    if is_safetensors(start):
-        raise InputError(f"{path}: holds weights and no network; {_USE_FACTORY}")
-    if path.suffix.lower() == ".py":
-        raise InputError(
-            f"{path}: is Python code; give {path.stem}:NAME, with the function or class in it that "
-            f"makes the network"
-        )
-    if start[:1] == b"\x80":
-        raise InputError(f"{path}: {_told_of_pickle(path)}")
-    raise InputError(f"{path}: is no model that torch knows; wanted {WANTED}")
+def _some(x: Tensor, count: int) -> Tensor:
+    """So many samples; where there are fewer, some of them again."""
+    return x[torch.arange(count) % len(x)]
 
 
-def _kind_of_archive(path: Path) -> str:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            # of an archive within, when the end of the outer one is missing
-            if any(part.header_offset == 0 for part in archive.infolist()) != bool(names):
-                raise zipfile.BadZipFile
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, ValueError):
-        raise InputError(f"{path}: is damaged or cut short; copy or export it again") from None
-    if program_name(names) is not None:
-        return _PROGRAM
-    if any("/code/" in name for name in names):
-        return _SCRIPT
-    if any(name.endswith("/data.pkl") for name in names):
-        raise InputError(f"{path}: {_told_of_pickle(path)}")
-    if any(name.endswith(".npy") for name in names):
-        raise InputError(f"{path}: holds arrays and no network; is it the data?")
-    if any(name.endswith(".weights.h5") for name in names):
-        raise InputError(f"{path}: is a Keras model, and networks of PyTorch are audited")
-    if any("aotinductor" in name for name in names):
-        raise InputError(
-            f"{path}: holds compiled machine code, which is not run; save the program itself "
-            f"with torch.export.save"
-        )
-    raise InputError(f"{path}: is an archive without a network; wanted {WANTED}")
-
-
-def _told_of_pickle(path: Path) -> str:
-    """What to do with a file of torch.save, which is read as weights or not at all."""
-    try:
-        with quiet(), weights_only():
-            torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what its parsers happen to raise
-        return (
-            f"{refusal(error)}; save model.state_dict() and give package.module:factory with "
-            f"--weights, or export the model: {EXPORT}"
-        )
-    return f"holds weights and no network; {_USE_FACTORY}"
+def _within(text: str) -> str:
+    """The reason in brackets of a message."""
+    return text.partition("(")[2].rpartition(")")[0] or text

@@ -1,14 +1,25 @@
-"""What loading a model gives."""
+"""A loaded model, and what every loader needs: silence, one line for an error, Ctrl-C."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from mahalens.auditing.model_files.program_checks import QUANTISED
 from mahalens.errors import InputError
+
+QUANTISED = (
+    "holds a quantised network, whose packed weights cannot be read as hyperplanes; give the "
+    "float network it was made from"
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,51 @@ def require_float(module: nn.Module) -> None:
     for tensor in (*module.parameters(), *module.buffers()):
         if not isinstance(tensor, nn.UninitializedParameter) and tensor.is_quantized:
             raise InputError(QUANTISED)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence torch's warnings and logs within: the caller says in one line what matters."""
+    before = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+@contextlib.contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Let Ctrl-C end the process at once within.
+
+    TorchScript runs in native code, where Python's handler waits for the end of the program; a
+    program that loops for ever would never let it run.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or handler is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def first_line(error: BaseException, longest: int = 200) -> str:
+    """Return the beginning of an error's message, or its kind if it has none.
+
+    >>> first_line(ValueError("no such size\\nand so on"))
+    'no such size'
+    >>> first_line(KeyError())
+    'KeyError'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\s+", " ", lines[0]) if lines else type(error).__name__
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _name_of(dtype: torch.dtype) -> str:

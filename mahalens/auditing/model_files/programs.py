@@ -1,52 +1,71 @@
-"""Loading what ``torch.export.save`` wrote."""
+"""Loading programs, ``.pt2`` and TorchScript files, for users who trust where they come from.
+
+Loading a program runs it: nothing here is called before
+:func:`~mahalens.auditing.model_files.look.look_at` was told of that trust.
+"""
 
 from __future__ import annotations
 
 import inspect
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mahalens.auditing.model_files.archives import copy_program
-from mahalens.auditing.model_files.loaded import LoadedModel
-from mahalens.auditing.model_files.safely import first_line, quiet, weights_only
+from mahalens.auditing.model_files.loaded import (
+    QUANTISED,
+    LoadedModel,
+    ended_by_interrupt,
+    first_line,
+    quiet,
+)
+from mahalens.auditing.model_files.look import EXPORT
 from mahalens.errors import InputError
 
-EXPORT = (
-    "program = torch.export.export(model.eval(), (example,), "
-    'dynamic_shapes=({0: torch.export.Dim("batch")},)); torch.export.save(program, "model.pt2")'
-)
-"""How to export a network, for messages."""
+ADVICE = f"export the model instead, where its Python code is: {EXPORT}"
 _TRAINING_ARGUMENTS = ("train", "training")
 
 
 def load_program(path: Path) -> LoadedModel:
-    """Load a program without unpickling or evaluating anything unchecked."""
-    with tempfile.TemporaryDirectory(prefix="mahalens-") as folder:
-        copy = Path(folder) / "program.pt2"
-        try:
-            copy_program(path, copy)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        try:
-            with quiet(), weights_only():
-                program = torch.export.load(copy)
-        except Exception as error:  # whatever torch's parsers raise
-            raise InputError(
-                f"{path}: torch {torch.__version__} cannot read this program "
-                f"({first_line(error)}); export the model again with this version"
-            ) from None
+    """Load a file of ``torch.export.save``."""
+    try:
+        with quiet():
+            program = torch.export.load(path)
+    except Exception as error:  # whatever torch's parsers raise
+        raise InputError(
+            f"{path}: torch {torch.__version__} cannot read this program ({first_line(error)}); "
+            f"export the model again with this version"
+        ) from None
     try:
         return from_program(program, path.stem)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
+def load_script(path: Path, example: Tensor | None) -> LoadedModel:
+    """Load a TorchScript file and convert it to a program, for an example [N, ...] of its input."""
+    if example is None:
+        raise InputError(f"{path}: a TorchScript file is converted with an example; give one")
+    try:
+        with quiet(), ended_by_interrupt():
+            script = torch.jit.load(str(path), map_location="cpu").eval()
+    except Exception as error:  # torch raises what its parsers happen to raise
+        raise InputError(
+            f"{path}: torch {torch.__version__} cannot read this TorchScript file "
+            f"({_last_line(error)}); {ADVICE}"
+        ) from None
+    try:
+        return _converted(script, example, path.stem)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
 def from_program(program: torch.export.ExportedProgram, name: str) -> LoadedModel:
-    """A program as a module that can be switched between training and evaluation, and its input."""
+    """Return a program as a module that can be switched to training, and its input."""
+    targets = [getattr(node.target, "namespace", "") for node in program.graph.nodes]
+    if any(name.startswith(("quantized", "torchao")) for name in targets):
+        raise InputError(QUANTISED)
     value = _only_input(program)
     with quiet():
         module = _module_of(program)
@@ -126,3 +145,77 @@ def _evaluate(node: torch.fx.Node) -> bool:
         else:
             node.update_arg(names.index(name), value)
     return bool(calm)
+
+
+def _converted(script: Any, example: Tensor, name: str) -> LoadedModel:
+    try:
+        from torch._export.converter import TS2EPConverter
+    except ImportError:
+        raise InputError(
+            f"torch {torch.__version__} has no converter of TorchScript files; {ADVICE}"
+        ) from None
+    if "quantized::" in str(script.inlined_graph):
+        raise InputError(QUANTISED)
+    parameters = {key: value.detach() for key, value in script.named_parameters()}
+    kinds = {value.dtype for value in parameters.values() if value.is_floating_point()}
+    if example.is_floating_point() and len(kinds) == 1:
+        example = example.to(kinds.pop())
+    try:
+        with quiet(), torch.no_grad(), ended_by_interrupt():
+            wanted = script(example)
+    except Exception as error:
+        raise InputError(
+            f"the TorchScript model fails on samples of shape {list(example.shape[1:])} "
+            f"({_last_line(error)}); give the shape it takes with --shape"
+        ) from None
+    try:
+        with quiet():
+            program = TS2EPConverter(script, (example,), {}).convert()
+            loaded = from_program(program, name)
+            _as_parameters(loaded.module, parameters)
+            with torch.no_grad():
+                given = loaded.module(example)
+    except Exception as error:
+        raise InputError(
+            f"torch cannot convert this TorchScript model ({first_line(error)}); {ADVICE}"
+        ) from None
+    if not _same(given, wanted):
+        raise InputError(f"torch converts this TorchScript model wrongly; {ADVICE}")
+    return LoadedModel(
+        module=loaded.module,
+        name=name,
+        kind="TorchScript file",
+        batch_size=loaded.batch_size,
+        dtype=loaded.dtype,
+        input_shape=loaded.input_shape,
+        notes=("converted from TorchScript by torch", *loaded.notes),
+    )
+
+
+def _as_parameters(module: nn.Module, parameters: dict[str, Tensor]) -> None:
+    """The converter turns parameters into buffers; turn them back."""
+    for name in parameters:
+        owner_name, _, last = name.rpartition(".")
+        try:
+            owner = module.get_submodule(owner_name)
+        except AttributeError:  # the program does without it
+            continue
+        tensor = owner._buffers.pop(last, None)
+        if tensor is not None:
+            owner.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
+
+
+def _same(given: object, wanted: object) -> bool:
+    if isinstance(wanted, Tensor):
+        return isinstance(given, Tensor) and torch.allclose(
+            given, wanted, rtol=1e-3, atol=1e-4, equal_nan=True
+        )
+    if isinstance(wanted, (tuple, list)):
+        return isinstance(given, (tuple, list)) and all(map(_same, given, wanted))
+    return True
+
+
+def _last_line(error: Exception) -> str:
+    """TorchScript puts its own story first and what went wrong last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return first_line(Exception(lines[-1])) if lines else type(error).__name__

@@ -10,11 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mahalens.auditing.model_files.program_checks import QUANTISED
-from mahalens.auditing.model_files.safely import first_line, quiet, weights_only
+from mahalens.auditing.model_files.loaded import QUANTISED, first_line, quiet
+from mahalens.auditing.model_files.look import (
+    WEIGHTS_WANTED,
+    first_bytes,
+    is_archive,
+    is_safetensors,
+    require_weights_only,
+)
 from mahalens.errors import InputError
 
-WANTED = "a .safetensors file, or what torch.save(model.state_dict(), ...) wrote"
 _NESTED = ("state_dict", "model_state_dict", "model", "ema", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel, torch.compile, Lightning
 _SHOWN = 3
@@ -54,53 +59,51 @@ def load_weights(module: nn.Module, path: Path) -> None:
             f"{path}: the shapes of {_some(wrong)} differ from the network's; give the factory "
             f"the options it was trained with"
         )
+    unreal = [
+        name
+        for name, mine in own.items()
+        if isinstance(mine, Tensor) and tensors[name].is_complex() and not mine.is_complex()
+    ]
+    if unreal:
+        raise InputError(
+            f"{path}: {_some(unreal)} holds complex numbers and the network's are real; give the "
+            f"weights of this network"
+        )
     try:
-        module.load_state_dict(tensors)
-    except Exception as error:  # a module may check more
+        with quiet():
+            module.load_state_dict(tensors)
+    except Exception as error:  # a module may check more, or memory may end
         raise InputError(f"{path}: does not fit the network, {first_line(error)}") from None
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """The tensors of a file by name."""
-    try:
-        with path.open("rb") as opened:
-            start = opened.read(16)
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; --weights wants {WANTED}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); wanted {WANTED}") from None
-    if not start:
-        raise InputError(f"{path}: is empty; wanted {WANTED}")
+    """Return the tensors of a file by name."""
+    start = first_bytes(path, WEIGHTS_WANTED)
     if is_safetensors(start):
         return _read_safetensors(path)
+    if is_archive(start):
+        require_weights_only(path)
     return _state_dict(path, _read_torch(path))
 
 
-def is_safetensors(start: bytes) -> bool:
-    """Whether a file that starts so is a ``.safetensors`` file: a length, then JSON."""
-    return len(start) > 8 and start[8:9] == b"{" and start[5:8] == b"\0\0\0"
-
-
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return dict(load_file(path))
-    except (SafetensorError, OSError) as error:
+    except Exception as error:  # also for a type of number that this torch does not have
         raise InputError(f"{path}: is damaged or cut short ({first_line(error)})") from None
 
 
 def _read_torch(path: Path) -> object:
     try:
-        with quiet(), weights_only():
+        with quiet():
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what its parsers happen to raise
-        reason = refusal(error)
-        raise InputError(f"{path}: {reason}; wanted {WANTED}") from None
+        raise InputError(f"{path}: {_refusal(error)}; wanted {WEIGHTS_WANTED}") from None
 
 
-def refusal(error: Exception) -> str:
+def _refusal(error: Exception) -> str:
     """Why torch did not read a file when told to read weights only."""
     text = str(error)
     if "quantized" in text:
@@ -116,7 +119,7 @@ def refusal(error: Exception) -> str:
 def _state_dict(path: Path, content: object) -> dict[str, Any]:
     """The state dict in a checkpoint: the content itself, or its one part that is one."""
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}: holds a {type(content).__name__}; wanted {WANTED}")
+        raise InputError(f"{path}: holds a {type(content).__name__}; wanted {WEIGHTS_WANTED}")
     if any("_packed_params" in str(key) for key in content):
         raise InputError(f"{path}: {QUANTISED}")
     if _is_state_dict(content):
