@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mahalens.auditing.record import AuditRecord
     from mahalens.data.samples import Samples
 
-GRACE = 2.0
+GRACE = 1.0
 """Seconds that a trusted program has to stop after Ctrl-C, before it is ended."""
 WIDEST = 160
 """Columns of a table of layers, where the terminal has fewer."""
@@ -86,16 +86,16 @@ def audit(
     require_free(out, force=force)
     from mahalens.auditing.model_files.look import look_at
 
-    if look_at(model, weights, trust=trust) != "factory":
-        _watch_over(model)
-    with Display(quiet=quiet) as display, _running(model):
-        record = _audited(model, weights, trust, display, **options)
-        from mahalens.report.audit_folder import write_audit
+    factory = look_at(model, weights, trust=trust) == "factory"
+    with contextlib.nullcontext() if factory else _watched(model):
+        with Display(quiet=quiet) as display, _running(model):
+            record = _audited(model, weights, trust, display, **options)
+            from mahalens.report.audit_folder import write_audit
 
-        page = write_audit(record, out, force=force)
-    if not quiet:
-        _print(record)
-    click.echo(f"report: {page}")
+            page = write_audit(record, out, force=force)
+        if not quiet:
+            _print(record)
+        click.echo(f"report: {page}")
 
 
 @click.command()
@@ -108,28 +108,33 @@ def diff(before: Path, after: Path) -> None:
     click.echo(str(load_audit_folder(before).diff(load_audit_folder(after))))
 
 
-def _watch_over(model: str) -> None:
-    """Go on in a child process, which this one ends on Ctrl-C and judges when it crashes.
+@contextlib.contextmanager
+def _watched(model: str) -> Iterator[None]:
+    """Work within in a child process, which this one ends on Ctrl-C and judges when it crashes.
 
     Trusted programs run in native code, which may never return to Python, nor let any other thread
     run, and may crash the process.
     """
     if "torch" in sys.modules or not hasattr(os, "fork"):
-        return  # with threads under way a process must not be split
+        yield  # with threads under way a process must not be split
+        return
     child = os.fork()
     if not child:
+        try:
+            yield
+        except KeyboardInterrupt:  # which the parent reports
+            _end_by(signal.SIGINT)
         return
 
     def stop(number: int, frame: object) -> None:
         os.kill(child, signal.SIGKILL)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        _end_by(number)
 
     signal.signal(signal.SIGTERM, stop)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except KeyboardInterrupt:
-        code = _ended(child)
+        code = _interrupted(child)
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
     if code < 0:
@@ -140,11 +145,16 @@ def _watch_over(model: str) -> None:
     sys.exit(code)
 
 
-def _ended(child: int) -> int:
-    """Wait for a child that was perhaps interrupted as well; interrupt it, and then kill it."""
+def _end_by(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _interrupted(child: int) -> int:
+    """Wait for a child that Ctrl-C perhaps reached as well; interrupt it, and at last kill it."""
     try:
         for number in (signal.SIGINT, signal.SIGKILL):
-            until = time.monotonic() + GRACE / 2
+            until = time.monotonic() + GRACE
             while time.monotonic() < until:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:

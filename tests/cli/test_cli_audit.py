@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import mahalens.report.audit.page
-from mahalens.auditing.model_files.safely import quiet
+from mahalens.auditing.model_files.loaded import quiet
 from mahalens.auditing.records.files import load_audit
 from mahalens.data import load_set
 

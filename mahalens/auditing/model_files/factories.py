@@ -157,7 +157,7 @@ def _imported(spec: str, name: str) -> ModuleType:
 
 def _told(error: BaseException) -> str:
     """Kind, text and place of an error in the user's code."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({Path(error.filename).name}, line {error.lineno})"
