@@ -1,6 +1,7 @@
 """``mahalens audit`` and ``mahalens diff``: what is written, what is printed, what is refused."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -17,12 +18,30 @@ from mahalens.auditing.records.files import load_audit
 from mahalens.data import load_set
 
 NETS = """
+import torch
 from torch import nn
 
 def conv():
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
     )
+
+def huge():
+    return nn.Linear(1 << 30, 1 << 30)
+
+class eager(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 3)
+
+    def forward(self, x):
+        if len(x) > 9:
+            torch.empty(1 << 60)
+        return super().forward(x)
+
+def hollow():
+    layer = nn.Linear(64, 3)
+    layer.weight, layer.bias = nn.Parameter(torch.zeros(0, 64)), nn.Parameter(torch.zeros(0))
+    return layer  # as nn.Linear(64, 0), which warns
 """
 FILES = {"audit.json", "audit.safetensors", "layers.csv", "units.csv", "classes.csv", "report.html"}
 
@@ -58,6 +77,9 @@ def place(tmp_path_factory):
         torch.jit.script(conv).save(str(folder / "conv.pt"))
     (folder / "my_cli_nets.py").write_text(NETS)
     save_file(conv.state_dict(), folder / "conv.safetensors")
+    unreal = {**conv.state_dict(), "4.bias": torch.zeros(10, dtype=torch.complex64)}
+    save_file(unreal, folder / "complex.safetensors")
+    os.mkfifo(folder / "pipe")
     np.savez(folder / "plain.npz", x=x[:60])
     np.savez(folder / "two.npz", x=x[:60], y=np.arange(60) % 2)
     np.savez(folder / "nan.npz", x=np.full((3, 64), np.nan), y=[0, 1, 2])
@@ -88,7 +110,10 @@ def no_page(monkeypatch):
 class TestWhole:
     def test_a_program(self, cli, here, tmp_path):
         out = tmp_path / "out"
-        outcome = cli("audit", "mlp.pt2", "--data", "digits", "--limit", 100, "--out", out)
+        outcome = cli(
+            *("audit", "mlp.pt2", "--trust", "--data", "digits", "--limit", 100, "--perturb"),
+            *("--out", out),
+        )
         assert outcome.code == 0, outcome.err
         names = {path.name for path in out.iterdir()}
         assert names == FILES | {"pairs.csv", "perturbation.csv", "figures"}
@@ -119,7 +144,7 @@ class TestWhole:
     def test_in_a_process_of_its_own(self, process, here, tmp_path):
         """Where warnings are errors, and nothing is imported yet."""
         words = ["audit", "my_cli_nets:conv", "--weights", "conv.safetensors", "--data", "digits"]
-        outcome = process(*words, "--limit", 60, "--no-perturb", "--out", tmp_path / "o", cwd=here)
+        outcome = process(*words, "--limit", 60, "--out", tmp_path / "o", cwd=here)
         assert outcome.code == 0, outcome.err
         assert "in the shape [1, 8, 8]" in outcome.err
         assert "Conv2d" in outcome.out
@@ -134,11 +159,11 @@ class TestOptions:
         return load_audit(out / "audit.safetensors"), outcome
 
     def test_three_forms_of_one_network(self, cli, here, tmp_path):
-        words = ["--data", "digits", "--limit", 50, "--no-perturb"]
+        words = ["--data", "digits", "--limit", 50]
         factory, _ = self.audited(
             cli, tmp_path / "a", "my_cli_nets:conv", "--weights", "conv.safetensors", *words
         )
-        script, outcome = self.audited(cli, tmp_path / "b", "conv.pt", *words)
+        script, outcome = self.audited(cli, tmp_path / "b", "conv.pt", "--trust", *words)
         assert "converted from TorchScript by torch" in script.notes
         assert "converted from TorchScript by torch" in outcome.err
         assert factory.data.shape == script.data.shape == (1, 8, 8)
@@ -152,7 +177,7 @@ class TestOptions:
         assert str(factory.diff(script)).startswith("nothing changed")
 
     def test_a_fixed_batch_size(self, cli, here, tmp_path):
-        record, outcome = self.audited(cli, tmp_path, "fifty.pt2", "--data", "digits")
+        record, outcome = self.audited(cli, tmp_path, "fifty.pt2", "--trust", "--data", "digits")
         assert record.data.samples == 350
         for note in (
             "the program takes batches of exactly 50",
@@ -165,8 +190,8 @@ class TestOptions:
         record, outcome = self.audited(
             cli,
             tmp_path,
-            *("mlp.pt2", "--data", "digits", "--split", "train", "--limit", 70),
-            *("--rare", "0.3,0.1", "--seed", 4, "--no-perturb", "--nodes", "0,3"),
+            *("mlp.pt2", "--trust", "--data", "digits", "--split", "train", "--limit", 70),
+            *("--rare", "0.3,0.1", "--seed", 4, "--nodes", "0,3"),
             *("--layers", "0", "--pixels", "raw", "--batch-size", 32, "--quiet"),
         )
         assert (record.settings.rare, record.settings.seed) == ((0.3, 0.1), 4)
@@ -177,37 +202,47 @@ class TestOptions:
         assert (outcome.out, outcome.err) == (f"report: {tmp_path}/out/report.html\n", "")
 
     def test_without_labels(self, cli, here, tmp_path):
-        words = ("mlp.pt2", "--data", "plain.npz")
+        words = ("mlp.pt2", "--trust", "--data", "plain.npz")
         record, _ = self.audited(cli, tmp_path / "a", *words)
         assert (record.data.labels, record.accuracy) == ("none", None)
         record, _ = self.audited(cli, tmp_path / "b", *words, "--clusters", 3)
         assert (record.data.labels, len(record.data.classes)) == ("clusters", 3)
         record, _ = self.audited(
-            cli, tmp_path / "c", "mlp.pt2", "--data", "digits", "--clusters", 3
+            cli, tmp_path / "c", "mlp.pt2", "--trust", "--data", "digits", "--clusters", 3
         )
         assert record.data.labels == "given"
         assert "the data has labels, so no clusters were looked for" in record.notes
 
-    def test_outputs_that_are_no_scores(self, cli, here, tmp_path, monkeypatch):
-        one = lambda: nn.Linear(64, 1)  # noqa: E731
-        monkeypatch.setattr(torch.nn, "my_one", one, raising=False)
-        record, outcome = self.audited(cli, tmp_path, "torch.nn:my_one", "--data", "two.npz")
+    def test_perturbations_are_measured_when_asked_for(self, cli, here, tmp_path):
+        words = ("mlp.pt2", "--trust", "--data", "digits", "--limit", 40)
+        record, outcome = self.audited(cli, tmp_path / "a", *words)
         assert record.layers[0].perturbation is None
-        assert "the outputs are no scores of the classes" in outcome.err
-
-    def test_perturbations_that_would_take_long(self, cli, here, tmp_path, monkeypatch):
-        monkeypatch.setattr(sys.modules["mahalens.cli.audit"], "LONGEST", 0.0)
-        record, outcome = self.audited(cli, tmp_path / "a", "mlp.pt2", "--data", "digits")
-        assert record.layers[0].perturbation is None
-        assert "and are left out; ask for them with --perturb" in outcome.err
-        words = ("mlp.pt2", "--data", "digits", "--limit", 40, "--perturb")
-        record, _ = self.audited(cli, tmp_path / "b", *words)
+        assert "perturb" not in outcome.err
+        record, outcome = self.audited(cli, tmp_path / "b", *words, "--perturb")
         assert record.layers[0].perturbation is not None
+        assert "perturbing: " in outcome.err
+
+    @pytest.mark.parametrize(
+        "kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16]
+    )
+    def test_small_floats_as_weights(self, cli, here, tmp_path, monkeypatch, kind):
+        """They become the numbers of the network's type that they stand for."""
+        path = tmp_path / "small.safetensors"
+        state = {name: value.to(kind) for name, value in mlp().state_dict().items()}
+        save_file(state, path)
+        made = []
+        monkeypatch.setattr(
+            torch.nn, "my_small", lambda: made.append(mlp()) or made[-1], raising=False
+        )
+        words = ("torch.nn:my_small", "--weights", path, "--data", "digits", "--limit", 40)
+        self.audited(cli, tmp_path, *words)
+        for name, value in made[-1].state_dict().items():
+            assert value.equal(state[name].float())
 
 
 @pytest.mark.usefixtures("no_page")
 class TestFolders:
-    WORDS = ("audit", "mlp.pt2", "--data", "plain.npz", "--quiet", "--out")
+    WORDS = ("audit", "mlp.pt2", "--trust", "--data", "plain.npz", "--quiet", "--out")
 
     def test_an_audit_is_kept(self, cli, here, tmp_path, picture):
         out = tmp_path / "deep" / "out"
@@ -220,7 +255,8 @@ class TestFolders:
 
     def test_force_replaces_an_audit_and_nothing_else(self, cli, here, tmp_path, picture):
         out = tmp_path / "out"
-        words = ("audit", "mlp.pt2", "--data", "two.npz", "--quiet", "--out", out)
+        words = ("audit", "mlp.pt2", "--trust", "--data", "two.npz", "--perturb", "--quiet")
+        words += ("--out", out)
         assert cli(*words).code == 0
         assert (out / "perturbation.csv").exists()
         (out / "mine.txt").write_text("mine")
@@ -273,7 +309,10 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (["no.pt2", "--data", "digits"], "no.pt2: there is no such file; wanted a .pt2"),
+            (
+                ["no.pt2", "--data", "digits"],
+                "no.pt2: there is no such file; wanted package.module:",
+            ),
             (["conv.safetensors", "--data", "digits"], "holds weights and no network"),
             (["my_cli_nets:dense", "--data", "digits"], "there is no 'dense' in"),
             (["my_cli_nets.py", "--data", "digits"], "is Python code; give my_cli_nets:NAME"),
@@ -299,10 +338,50 @@ class TestRefused:
             (["mlp.pt2", "--data", "digits", "--image-size", "3"], "--image-size is [3]"),
             (["mlp.pt2", "--data", "digits", "--seed", "-1", "--limit", "5"], "seed of -1"),
             (["mlp.pt2", "--data", "plain.npz", "--perturb"], "needs labels"),
+            (["mlp.pt2", "--data", "digits", "--layers", ""], "'' is empty; give a,b"),
+            (["mlp.pt2", "--data", "digits", "--layers", ",,,"], "',,,' is empty; give"),
+            (["mlp.pt2", "--data", "digits", "--nodes", " , "], "is empty; give n,n"),
+            (["mlp.pt2", "--data", "digits", "--shape", ""], "'' is empty; give n,n"),
+            (["mlp.pt2", "--data", "digits", "--rare", ""], "'' is empty; give share"),
+            (["mlp.pt2", "--data", "digits", "--no-perturb"], "No such option"),
+            (["my_cli_nets:huge", "--data", "digits"], "my_cli_nets:huge: failed, RuntimeError"),
+            (["my_cli_nets:eager", "--data", "digits"], "you tried to allocate"),
+            (["my_cli_nets:hollow", "--data", "digits"], "has no units; build it with some"),
+            (
+                ["my_cli_nets:conv", "--weights", "complex.safetensors", "--data", "digits"],
+                "4.bias holds complex numbers and the network's are real",
+            ),
+            (["my_cli_nets:conv", "--weights", "conv.pt", "--data", "digits"], "not only weights"),
+            (["my_cli_nets:conv", "--weights", "pipe", "--data", "digits"], "pipe: is no file"),
+            (["pipe", "--data", "digits"], "pipe: is no file"),
             (["mlp.pt2"], "Missing option '--data'"),
         ],
     )
     def test_one_line(self, cli, here, tmp_path, words, text):
+        self.refused(cli, tmp_path, [*words, "--trust"], text)
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("mlp.pt2", "mlp.pt2: is a torch.export program, a program that can run any code"),
+            ("conv.pt", "conv.pt: is a TorchScript file, a program that can run any code"),
+        ],
+    )
+    def test_programs_without_trust(self, cli, here, tmp_path, name, text):
+        self.refused(cli, tmp_path, [name, "--data", "digits"], text)
+
+    @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory\nC++")])
+    def test_the_end_of_the_memory(self, cli, here, tmp_path, monkeypatch, error):
+        import mahalens.auditing.network
+
+        def fail(*args, **options):
+            raise error
+
+        monkeypatch.setattr(mahalens.auditing.network, "audit", fail)
+        words = ["mlp.pt2", "--trust", "--data", "digits"]
+        self.refused(cli, tmp_path, words, "mlp.pt2: there is not enough memory (")
+
+    def refused(self, cli, tmp_path, words, text):
         outcome = cli("audit", *words, "--out", tmp_path / "out", "--quiet")
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.count("\n") == 1
@@ -324,7 +403,7 @@ class TestRefused:
 @pytest.mark.usefixtures("no_page")
 class TestDiff:
     def test_two_audits(self, cli, here, tmp_path):
-        words = ("audit", "mlp.pt2", "--data", "two.npz", "--no-perturb", "--quiet", "--out")
+        words = ("audit", "mlp.pt2", "--trust", "--data", "two.npz", "--quiet", "--out")
         for name in ("a", "b"):
             assert cli(*words, tmp_path / name).code == 0
         outcome = cli("diff", tmp_path / "a", tmp_path / "b")
@@ -350,7 +429,15 @@ class TestDiff:
 
 def test_help_names_every_option(cli):
     outcome = cli("audit", "--help")
-    for option in ("--weights", "--shape", "--pixels", "--perturb", "--clusters", "--rare"):
+    for option in (
+        "--trust",
+        "--weights",
+        "--shape",
+        "--pixels",
+        "--perturb",
+        "--clusters",
+        "--rare",
+    ):
         assert option in outcome.out
 
 

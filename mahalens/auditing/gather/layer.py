@@ -16,6 +16,7 @@ from mahalens.auditing.record import Settings
 from mahalens.auditing.watch.functions import EVEN, FLAT_BEYOND
 from mahalens.auditing.watch.site import Site
 from mahalens.auditing.watch.trace import Use
+from mahalens.errors import InputError
 
 Pick = Callable[..., Tensor]
 _KEPT_VALUES = 2**21
@@ -36,6 +37,11 @@ class LayerGatherer:
         self, site: Site, settings: Settings, number: int = 0, inputs_given: bool = True
     ) -> None:
         units = site.units
+        if not units or (inputs_given and not site.weight.shape[1]):
+            raise InputError(
+                f"the layer {site.name!r} has no {'inputs' if units else 'units'}; build it with "
+                f"some, or read other layers"
+            )
         self.site = site
         self.settings = settings
         self.notes: list[str] = list(site.notes)
