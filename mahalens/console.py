@@ -1,4 +1,7 @@
-"""What the terminal shows while a study runs. Needs no torch."""
+"""What the terminal shows while a study runs, and text from outside made safe for it.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,30 @@ PLAIN_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
 
 
+_SPACES = "\u00a0\u202f"  # do no harm, and stand in numbers with units
 _STOPPING = b"\r\nstops when what is under way is done; Ctrl-C again stops at once\r\n"
+
+
+def printable(text: object, *, lines: bool = False) -> str:
+    """Return text from outside so that a terminal shows it and obeys nothing in it.
+
+    Control characters, escape sequences, characters that turn the direction of writing and lone
+    surrogates become visible escapes; with ``lines`` line feeds stay. Everything else stays as it
+    is. ``rich`` needs ``Text(printable(name))`` or ``markup=False`` besides, for its markup is
+    made of ordinary characters.
+
+    >>> printable("evil\\x1b[2J\\u202egnp.txt"), printable("Größe [/b] λ")
+    ('evil\\\\x1b[2J\\\\u202egnp.txt', 'Größe [/b] λ')
+    """
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(
+        char
+        if char.isprintable() or char in _SPACES or (lines and char == "\n")
+        else char.encode("unicode_escape").decode("ascii")
+        for char in plain
+    )
 
 
 class HasProgress(Protocol):
@@ -44,10 +70,10 @@ class Display:
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self._bars = Progress(
-            TextColumn("{task.description:<8}"),
+            TextColumn("{task.description:<8}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self.console,
@@ -66,10 +92,11 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print a line."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, soft_wrap=True)
 
     def stage(self, name: str) -> Callable[[HasProgress], None]:
         """Begin to show the training of a model."""
+        name = printable(name)
         if self.console.is_terminal:
             return self._bar(name)
         return self._lines(name)
@@ -84,7 +111,7 @@ class Display:
             if moment - shown > 0.2 or (progress := solver.progress)[0] >= progress[1]:
                 shown = moment
                 done, total, state = solver.progress
-                self._bars.update(task, completed=done, total=total, state=state)
+                self._bars.update(task, completed=done, total=total, state=printable(state))
 
         return update
 

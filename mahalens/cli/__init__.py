@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -25,6 +26,7 @@ from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
 from mahalens.cli.kinds import FOLDER
 from mahalens.cli.run import run
+from mahalens.console import printable
 from mahalens.errors import Interrupted, MahalensError
 from mahalens.files import is_folder
 from mahalens.studies.activations.config import SOLVERS as DESCENTS
@@ -96,17 +98,21 @@ def list_() -> None:
 
 @cli.command()
 @click.argument("folder", type=FOLDER, metavar="DIR")
-def report(folder: Path) -> None:
+@click.option("--figures", is_flag=True, help="Of an audit: draw figures/*.png as well.")
+def report(folder: Path, figures: bool) -> None:
     """Make the figures and the report of the run or the audit in DIR again."""
-    if is_folder(folder) and (folder / "audit.safetensors").exists():
-        from mahalens.auditing.records.files import load_audit
+    from mahalens.report.audit_folder import RECORD, load_audit_folder
+    from mahalens.report.files import is_record
+
+    if is_folder(folder) and is_record(folder / RECORD):
         from mahalens.report.audit.page import write_audit_report
 
-        click.echo(write_audit_report(load_audit(folder / "audit.safetensors"), folder))
-        return
-    from mahalens.report import build_report
+        page = write_audit_report(load_audit_folder(folder), folder, figures=figures)
+    else:
+        from mahalens.report import build_report
 
-    click.echo(build_report(folder))
+        page = build_report(folder)
+    click.echo(printable(page))
 
 
 @cli.command()
@@ -118,8 +124,10 @@ def claims(folders: tuple[Path, ...]) -> None:
     from mahalens.report.records import load_run
     from mahalens.report.tables import claims_table
 
-    short = [folder.name for folder in folders]
-    names = short if all(short) and len(set(short)) == len(short) else [str(f) for f in folders]
+    short = [printable(folder.name) for folder in folders]
+    names = (
+        short if all(short) and len(set(short)) == len(short) else [printable(f) for f in folders]
+    )
     runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
     console = Console(highlight=False)
     # On a narrow terminal lines wrap, rather than columns vanish.
@@ -128,7 +136,7 @@ def claims(folders: tuple[Path, ...]) -> None:
 
 
 def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
-    click.echo(f"mahalens: warning: {message}", err=True)
+    click.echo(f"mahalens: warning: {_one_line(message)}", err=True)
 
 
 def main() -> None:
@@ -156,6 +164,9 @@ def _run() -> None:
         _fail(str(error), 130)
     except MahalensError as error:
         _fail(str(error), 2)
+    except OSError as error:  # a path that the system refuses, a full disk
+        place = "" if error.filename is None else f"{error.filename}: "
+        _fail(f"{place}{error.strerror or error}; check the path and the space on the disk", 2)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped", 130)
     except Exception as error:
@@ -171,5 +182,10 @@ def _run() -> None:
 def _fail(message: str, code: int) -> None:
     if stopped() and code != 130:  # what a stopped command says in other words
         message, code = "stopped", 130
-    click.echo(f"mahalens: {' '.join(message.splitlines())}", err=True)
+    click.echo(f"mahalens: {_one_line(message)}", err=True)
     sys.exit(code)
+
+
+def _one_line(message: object) -> str:
+    """A message on one line, with nothing in it that a terminal would obey."""
+    return printable(re.sub(r"\s*\n\s*", " ", str(message)))

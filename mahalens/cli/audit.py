@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mahalens.cli.kinds import FOLDER, CommaSeparated, Shares, WholeNumbers
-from mahalens.console import Display
+from mahalens.console import Display, printable
 from mahalens.data.catalogue import PIXELS, SPLITS
 from mahalens.errors import InputError
 
@@ -95,7 +95,7 @@ def audit(
             page = write_audit(record, out, force=force)
         if not quiet:
             _print(record)
-        click.echo(f"report: {page}")
+        click.echo(f"report: {printable(page)}")
 
 
 @click.command()
@@ -320,4 +320,4 @@ def _print(record: AuditRecord) -> None:
     widest = console.measure(table, options=console.options.update(width=WIDEST)).maximum
     console.width = max(console.width, widest)
     console.print(table)
-    console.print(record.verdict, markup=False, soft_wrap=True)
+    console.print(printable(record.verdict), markup=False, soft_wrap=True)

@@ -16,6 +16,7 @@ import click
 
 from mahalens._stopping import stopped
 from mahalens.cli.kinds import FOLDER, CommaSeparated, WholeNumbers
+from mahalens.console import printable
 from mahalens.errors import InputError, Interrupted
 from mahalens.studies.ellipsoids.config import METHODS, EllipsoidConfig
 from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
@@ -206,7 +207,9 @@ def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
                     err=True,
                 )
             if not quiet:
-                click.echo(f"{folder.path}: the run is complete; making its report again")
+                click.echo(
+                    f"{printable(folder.path)}: the run is complete; making its report again"
+                )
         page = build_report(folder.path)
     except (Interrupted, KeyboardInterrupt, Exception) as error:
         if not (stopped() or isinstance(error, Interrupted | KeyboardInterrupt)):
@@ -216,7 +219,7 @@ def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
         ) from None
     if not quiet:
         _print_results(folder.path)
-    click.echo(f"report: {page}")
+    click.echo(f"report: {printable(page)}")
 
 
 def _print_results(path: Path) -> None:

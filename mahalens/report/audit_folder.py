@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from mahalens.errors import RunFolderError
 from mahalens.files import LEFT_OVER, contents, is_folder, write_file
+from mahalens.report.files import is_record
 
 if TYPE_CHECKING:
     from mahalens.auditing.record import AuditRecord
@@ -79,9 +80,9 @@ def load_audit_folder(path: Path) -> AuditRecord:
     if not is_folder(path):
         if path.suffix == ".safetensors":
             return load_audit(path)
-        what = "is no folder" if path.exists() else "there is no such folder"
+        what = "not a folder" if path.exists() else "there is no such folder"
         raise RunFolderError(f"{path}: {what}; give the folder of an audit")
-    if not (path / RECORD).exists():
+    if not is_record(path / RECORD):
         raise RunFolderError(
             f"{path}: holds no audit; make one with 'mahalens audit MODEL --data DATA --out {path}'"
         )

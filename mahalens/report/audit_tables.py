@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
 
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from mahalens.auditing.record import AuditRecord, LayerRecord
+from mahalens.auditing.record import AuditRecord, LayerRecord
+from mahalens.auditing.records.frames import shortened
+from mahalens.report.audit.about import interval_of, signed, words_of
+from mahalens.report.audit.compact import with_visible_text
 
-_STYLES = {"distance-like": "green", "intensity-like": "yellow", "broken": "red"}
+_STYLES = {
+    "distance-like": "green",
+    "intensity-like": "yellow",
+    "even": "blue",
+    "too few units": "dim",
+    "not judged": "dim",
+    "broken": "red",
+}
 MOST_LAYERS = 60
 """More layers than this are in the tables and the page only."""
 
 
 def layers_table(record: AuditRecord) -> Table:
     """A line for each layer: what it is, what is wrong with its units, and the verdict."""
+    record = with_visible_text(record)
     perturbed = any(layer.perturbation is not None for layer in record.layers)
     shown = record.layers[:MOST_LAYERS]
-    left = len(record.layers) - len(shown)
+    title = f"{record.model}: {record.data.samples:,} samples"
+    if record.accuracy is not None:
+        title += f", accuracy {record.accuracy:.2%}"
+    legend = [f"{word['word']}: {word['meaning']}" for word in words_of(record) if word["meaning"]]
+    if left := record.layers[MOST_LAYERS:]:
+        words = Counter(layer.verdict.word for layer in left)
+        counts = ", ".join(f"{count} {word}" for word, count in words.items())
+        legend.insert(0, f"and {len(left)} more layers, in layers.csv: {counts}")
     table = Table(
-        title=f"{record.model}: {record.data.samples:,} samples"
-        + (f", accuracy {record.accuracy:.2%}" if record.accuracy is not None else ""),
+        title=Text(title),
         title_justify="left",
         title_style="bold",
-        caption=f"and {left} more layers, in layers.csv" if left else None,
+        caption=Text("\n".join([*legend, *shortened(record)])),
         caption_justify="left",
     )
     for name in ("layer", "kind"):
@@ -35,6 +51,7 @@ def layers_table(record: AuditRecord) -> Table:
         table.add_column(name, justify="right")
     if perturbed:
         table.add_column("index", justify="right")
+    table.add_column("score", justify="right")
     table.add_column("verdict")
     for layer in shown:
         table.add_row(*_cells(layer, perturbed))
@@ -46,8 +63,8 @@ def _cells(layer: LayerRecord, perturbed: bool) -> list[str | Text]:
     follows = "" if layer.activation == "none" else f" + {layer.activation}"
     rarest = max(units.rare, key=float, default=None)
     cells: list[str | Text] = [
-        layer.name,
-        f"{layer.kind}{follows}",
+        Text(layer.name),  # as it is: rich would take [b] for markup
+        Text(f"{layer.kind}{follows}"),
         f"{layer.units_count:,}",
         _count(len(units.dead)),
         "" if rarest is None else _count(len(units.rare[rarest])),
@@ -60,6 +77,8 @@ def _cells(layer: LayerRecord, perturbed: bool) -> list[str | Text]:
     if perturbed:
         index = None if layer.perturbation is None else layer.perturbation.index
         cells.append("" if index is None else f"{index:+.2f}")
+    between = interval_of(verdict)
+    cells.append(signed(verdict.score) + (f" ({between})" if between else ""))
     return [*cells, Text(verdict.word, style=_STYLES.get(verdict.word, ""))]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mahalens.console import printable
 from mahalens.errors import RunFolderError
 from mahalens.files import read_file
 
@@ -25,26 +27,60 @@ def damaged(path: Path, why: object) -> RunFolderError:
     return RunFolderError(f"{path}: is damaged ({' '.join(str(why).split())}); {_REDO}")
 
 
+def _mode(path: Path) -> int | None:
+    """What there is at a path, None if nothing; a path that cannot be is an error."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise RunFolderError(
+            f"{path}: cannot be read ({reason}); give a path that exists and you may read"
+        ) from None
+
+
+def is_record(path: Path) -> bool:
+    """Return whether there is a file at ``path``; refuse pipes and devices, which may hang."""
+    mode = _mode(path)
+    if mode is None:
+        return False
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise RunFolderError(f"{path}: is {what}, wanted a file; {_REDO}")
+    return True
+
+
 def contents(path: Path) -> bytes:
     """The bytes of a record."""
+    if not is_record(path):
+        raise RunFolderError(f"{path}: is missing; {_REDO}")
     try:
         return read_file(path)
-    except FileNotFoundError:
-        raise RunFolderError(f"{path}: is missing; {_REDO}") from None
     except OSError as error:
         raise RunFolderError(
             f"{path}: cannot be read ({error.strerror}); check that it is a file you may read"
         ) from None
 
 
+def _shown(value: Any) -> Any:
+    """A JSON value with all its texts printable: they go to terminals and pages."""
+    if isinstance(value, str):
+        return printable(value, lines=True)
+    if isinstance(value, dict):
+        return {printable(name): _shown(part) for name, part in value.items()}
+    return [_shown(part) for part in value] if isinstance(value, list) else value
+
+
 def read_json(path: Path, shape: type[msgspec.Struct]) -> dict[str, Any]:
-    """A JSON record as it stands, once it has been found to have the given shape."""
+    """A JSON record as it stands, its texts printable, once it is known to have a shape."""
     try:
         record: dict[str, Any] = msgspec.json.decode(contents(path))
         msgspec.convert(record, shape)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, error) from None
-    return record
+    shown: dict[str, Any] = _shown(record)
+    return shown
 
 
 def read_csv(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -61,7 +97,7 @@ def read_csv(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[st
                 raise damaged(
                     path, f"line {reader.line_num} has {len(cells)} of {len(header)} cells"
                 )
-            yield reader.line_num, dict(zip(header, cells, strict=True))
+            yield reader.line_num, dict(zip(header, map(printable, cells), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise damaged(path, error) from None
 

@@ -18,6 +18,8 @@ from mahalens.report.arrays import check_plots
 from mahalens.report.files import (
     damaged,
     float_or_nan,
+    is_folder,
+    is_record,
     parse_cell,
     read_arrays,
     read_csv,
@@ -146,13 +148,13 @@ def load_run(folder: str | os.PathLike[str]) -> RunRecords:
     folder = Path(folder)
     if not is_folder(folder):
         raise RunFolderError(f"{folder}: no such folder; give one that `mahalens run` has made")
-    if not (folder / "config.json").is_file():
+    if not is_record(folder / "config.json"):
         raise RunFolderError(
             f"{folder}: holds no run (config.json is missing); give a folder that "
             "`mahalens run` has made"
         )
     config = read_json(folder / "config.json", Config)
-    if not (folder / "summary.json").is_file():
+    if not is_record(folder / "summary.json"):
         raise RunFolderError(
             f"{folder}: the run is not finished (summary.json is missing); finish it with "
             f"`mahalens run --resume {folder}`"

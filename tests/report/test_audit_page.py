@@ -277,5 +277,5 @@ def test_the_words_around(record):
     changed = replaced(record, settings=replaced(record.settings, through=0.25, seed=3))
     assert "audit(model, data, through=0.25, seed=3)" in about.again(changed)["code"]
     assert about.percent(0.9999) == "99.9 %"
-    assert about._signed(-0.001) == "0.00"
-    assert about._signed(-0.5) == "−0.50"
+    assert about.signed(-0.001) == "0.00"
+    assert about.signed(-0.5) == "−0.50"

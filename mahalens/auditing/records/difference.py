@@ -115,6 +115,8 @@ class AuditDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return some or bool(self.removed or self.added) or self.accuracy.changed
 
     def __str__(self) -> str:
+        from mahalens.console import printable  # names in a record may hold anything
+
         different = [layer for layer in self.layers if layer.changed]
         heads = []
         if different:
@@ -129,7 +131,7 @@ class AuditDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         lines = ["; ".join(heads) or "nothing changed"]
         lines += [f"  {layer.name}: {'; '.join(layer.findings())}" for layer in different]
         told = [*self.notes, *(f"{x.name}: {note}" for x in self.layers for note in x.notes)]
-        return "\n".join([*lines, *(f"note: {note}" for note in told)])
+        return "\n".join(map(printable, [*lines, *(f"note: {note}" for note in told)]))
 
     def to_rows(self) -> list[dict[str, Any]]:
         """A row per layer and number: ``layer``, ``what``, ``before``, ``after``, ``changed``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
+
+MOST_UNITS, MOST_CLASS_ROWS, MOST_PAIRS = 40_000, 80_000, 200_000
+"""Rows of ``units.csv``, ``classes.csv`` and ``pairs.csv``: some 10 MB each."""
 
 _WHITENING = (
     "sphericity",
@@ -81,14 +85,15 @@ def write_tables(record: AuditRecord, folder: str | os.PathLike[str]) -> list[Pa
     """Write ``layers.csv``, ``units.csv``, ``classes.csv``, ``pairs.csv``, ``perturbation.csv``.
 
     Only those with rows. What is not known is an empty cell; numbers have nine digits, which is
-    all that a float32 has.
+    all that a float32 has. Tables that would be larger than some 10 MB have the rows that tell
+    most; :func:`shortened` names them, and :meth:`AuditRecord.to_frame` has every row.
 
     Returns:
         The files that were written.
     """
     written = []
     for what in ("layers", "units", "classes", "pairs", "perturbation"):
-        rows = _rows(record, what)
+        rows = _bounded_rows(record, what)
         first = next(rows, None)
         if first is None:
             continue
@@ -105,6 +110,100 @@ def write_tables(record: AuditRecord, folder: str | os.PathLike[str]) -> list[Pa
             writer.writerows(map(_cell, row.values()) for row in rows)
         written.append(path)
     return written
+
+
+def shortened(record: AuditRecord) -> list[str]:
+    """Say of each CSV file that has not all rows which it has, and where the others are."""
+    told = []
+    units = sum(layer.units_count for layer in record.layers)
+    share, nearest = _room(record)
+    if share < 1:
+        told.append(
+            f"units.csv has {share:.0%} of the {units:,} units, the same share of each layer, dead, "
+            'saturated and paired ones first; record.to_frame("units") has all'
+        )
+    classes = len(record.data.classes)
+    if nearest < classes:
+        told.append(
+            f"classes.csv has for each {'of these units' if share < 1 else 'unit'} the {nearest} "
+            f'of {classes:,} classes nearest its hyperplane; record.to_frame("classes") has all'
+        )
+    pairs = sum(_pairs_count(layer) for layer in record.layers)
+    if pairs > MOST_PAIRS:
+        told.append(
+            f"pairs.csv has the first of {pairs:,} pairs of each layer; "
+            'record.to_frame("pairs") has all'
+        )
+    return told
+
+
+def _room(record: AuditRecord) -> tuple[float, int]:
+    """The share of the units, and the classes of each, that the CSV files have room for."""
+    units = max(1, sum(layer.units_count for layer in record.layers))
+    share = min(1.0, MOST_UNITS / units)
+    nearest = max(1, int(MOST_CLASS_ROWS // (units * share)))
+    return share, min(nearest, len(record.data.classes))
+
+
+def _bounded_rows(record: AuditRecord, what: str) -> Iterator[Row]:
+    """The rows of a table, cut to what a CSV file has room for."""
+    share, nearest = _room(record)
+    pairs = sum(_pairs_count(layer) for layer in record.layers)
+    for layer in record.layers:
+        if what == "units" and share < 1:
+            mine = set(_telling(layer, share))
+            yield from (row for row in _units(record, layer) if row["unit"] in mine)
+        elif what == "classes" and (share < 1 or nearest < len(record.data.classes)):
+            yield from _nearest_classes(record, layer, _telling(layer, share), nearest)
+        elif what == "pairs" and pairs > MOST_PAIRS:
+            yield from islice(_pairs(record, layer), MOST_PAIRS * _pairs_count(layer) // pairs)
+        else:
+            yield from _TABLES[what](record, layer)
+
+
+def _pairs_count(layer: LayerRecord) -> int:
+    kinds = ("mirrored", "duplicate", "parallel") if layer.pairs is not None else ()
+    return sum(len(getattr(layer.pairs, kind)) for kind in kinds)
+
+
+def _telling(layer: LayerRecord, share: float) -> list[int]:
+    """A share of a layer's units in order: those with a fault or a partner, then the first."""
+    if share >= 1:
+        return list(range(layer.units_count))
+    paired = chain(layer.pairs.mirrored, layer.pairs.duplicate) if layer.pairs else ()
+    first = chain(layer.units.dead, layer.units.saturated, chain.from_iterable(paired))
+    order = dict.fromkeys(chain(first, range(layer.units_count)))
+    return sorted(islice(order, max(1, int(share * layer.units_count))))
+
+
+def _nearest_classes(
+    record: AuditRecord, layer: LayerRecord, units: list[int], most: int
+) -> Iterator[Row]:
+    """Of each of these units the classes nearest its hyperplane, in their order."""
+    reading, planes = layer.units, layer.hyperplanes
+    if reading.class_mean is None or reading.class_std is None:
+        return
+    away = getattr(planes, "class_spreads", None)
+    away = reading.class_mean / reading.class_std if away is None else away
+    size = away[:, units].double().abs().nan_to_num(nan=math.inf)
+    which = size.argsort(dim=0, stable=True)[:most].sort(dim=0).values  # [most, U]
+    parts = [
+        [None] * len(units) if tensor is None else tensor[:, units].gather(0, which).T.tolist()
+        for tensor in (
+            reading.class_active,
+            reading.class_mean,
+            reading.class_std,
+            reading.class_skewness,
+            getattr(planes, "class_distance", None),
+            getattr(planes, "class_spreads", None),
+        )
+    ]
+    nearest = _list(getattr(planes, "nearest", None), layer.units_count)
+    for place, (unit, labels) in enumerate(zip(units, which.T.tolist(), strict=True)):
+        for column, label in enumerate(labels):
+            cells = [None if part[place] is None else part[place][column] for part in parts]
+            values = (layer.name, unit, record.data.classes[label], *cells, nearest[unit] == label)
+            yield dict(zip(_COLUMNS["classes"], values, strict=True))
 
 
 def _rows(record: AuditRecord, what: str) -> Iterator[Row]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -15,25 +17,28 @@ from torch import Tensor
 from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.auditing.verdicts import RULE
 
-MOST_NUMBERS = 200_000
-"""An array of more numbers stays out of ``audit.json``; the ``.safetensors`` file has it."""
+MOST_NUMBERS, MOST_IN_ALL = 200_000, 1_000_000
+"""An array of more numbers stays out of ``audit.json``, and so do the largest ones of those that
+are left if all have more than a million; the ``.safetensors`` file has them."""
 DIGITS = 7
 """Significant digits of the numbers in arrays."""
 _WIDTH = 100
+_PARTS = ("units", "hyperplanes", "whitening", "prototypes", "histograms", "perturbation")
 
 
 def audit_json(record: AuditRecord) -> dict[str, Any]:
     """A record as plain dictionaries, lists, strings and numbers; what is not finite is None.
 
     Quantiles by class, arrays of more than 200,000 numbers and the samples themselves are only in
-    the ``.safetensors`` file; ``left_out`` has their names there. Numbers in arrays are rounded to
-    seven digits, single ones are not.
+    the ``.safetensors`` file, and so are the largest of the other arrays where all have more than
+    a million numbers; ``left_out`` has their names there. Numbers in arrays are rounded to seven
+    digits, single ones are not.
 
     Example:
         >>> audit_json(record)["layers"][0]["mirrored_pairs"]  # doctest: +SKIP
         [[0, 4], [1, 3]]
     """
-    left_out = ["examples"] if record.examples is not None else []
+    left_out = _left_out(record)
     return {
         "format": record.format,
         "mahalens": record.mahalens,
@@ -42,14 +47,14 @@ def audit_json(record: AuditRecord) -> dict[str, Any]:
         "verdict": record.verdict,
         "accuracy": _number(record.accuracy),
         "rule": RULE,
-        "data": _struct(record.data, "data", []),
-        "settings": _struct(record.settings, "settings", []),
+        "data": _struct(record.data, "data", {}),
+        "settings": _struct(record.settings, "settings", {}),
         "layers": [_layer(layer, f"layers.{i}", left_out) for i, layer in enumerate(record.layers)],
-        "skipped": [_struct(part, "", []) for part in record.skipped],
+        "skipped": [_struct(part, "", {}) for part in record.skipped],
         "notes": list(record.notes),
         "example_samples": _plain(record.example_samples, "example_samples", left_out),
         "example_labels": _plain(record.example_labels, "example_labels", left_out),
-        "left_out": left_out,
+        "left_out": list(left_out),
     }
 
 
@@ -60,7 +65,30 @@ def audit_text(record: AuditRecord) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _layer(layer: LayerRecord, within: str, left_out: list[str]) -> dict[str, Any]:
+def _left_out(record: AuditRecord) -> dict[str, None]:
+    """The tensors that stay out, by the path that leads to them, in the order of the record."""
+    sizes: dict[str, int] = {}
+    for name in ("examples", "example_samples", "example_labels"):
+        if isinstance(tensor := getattr(record, name), Tensor):
+            sizes[name] = tensor.numel()
+    for place, layer in enumerate(record.layers):
+        for part in _PARTS:
+            reading = getattr(layer, part)
+            for name in () if reading is None else reading.__struct_fields__:
+                if isinstance(tensor := getattr(reading, name), Tensor):
+                    sizes[f"layers.{place}.{part}.{name}"] = tensor.numel()
+    most, total = MOST_NUMBERS, 0
+    never = {path for path in sizes if path == "examples" or path.endswith(".class_quantiles")}
+    counts = Counter(size for path, size in sizes.items() if path not in never)
+    for size in sorted(counts):  # arrays of the same size all stay or all go
+        total += size * counts[size]
+        if total > MOST_IN_ALL:
+            most = min(most, size - 1)
+            break
+    return {path: None for path, size in sizes.items() if path in never or size > most}
+
+
+def _layer(layer: LayerRecord, within: str, left_out: Collection[str]) -> dict[str, Any]:
     whitening, pairs = layer.whitening, layer.pairs
 
     def part(name: str, without: tuple[str, ...] = ()) -> Any:
@@ -106,7 +134,7 @@ def _layer(layer: LayerRecord, within: str, left_out: list[str]) -> dict[str, An
 
 
 def _struct(
-    struct: msgspec.Struct, path: str, left_out: list[str], without: tuple[str, ...] = ()
+    struct: msgspec.Struct, path: str, left_out: Collection[str], without: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     return {
         name: _plain(getattr(struct, name), f"{path}.{name}", left_out)
@@ -115,12 +143,9 @@ def _struct(
     }
 
 
-def _plain(value: Any, path: str, left_out: list[str]) -> Any:
+def _plain(value: Any, path: str, left_out: Collection[str]) -> Any:
     if isinstance(value, Tensor):
-        if path.endswith(".class_quantiles") or value.numel() > MOST_NUMBERS:
-            left_out.append(path)
-            return None
-        return _rounded(value.tolist())
+        return None if path in left_out else _rounded(value.tolist())
     if isinstance(value, dict):
         return {name: _plain(part, f"{path}.{name}", left_out) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -142,17 +167,21 @@ def _rounded(value: Any) -> Any:
 
 
 def _indented(value: Any, indent: str) -> str:
-    line = json.dumps(value, allow_nan=False, ensure_ascii=False)
     # A list of plain numbers or strings stays on one line, however long.
     flat = isinstance(value, list) and not any(isinstance(part, list | dict) for part in value)
-    if flat or not isinstance(value, list | dict) or len(indent) + len(line) <= _WIDTH:
-        return line
+    if flat or not isinstance(value, list | dict):
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
     deeper = indent + "  "
+    first, last = "[]" if isinstance(value, list) else "{}"
     if isinstance(value, list):
-        parts = [f"{deeper}{_indented(part, deeper)}" for part in value]
-        return "[\n" + ",\n".join(parts) + f"\n{indent}]"
-    parts = [
-        f"{deeper}{json.dumps(name, ensure_ascii=False)}: {_indented(part, deeper)}"
-        for name, part in value.items()
-    ]
-    return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+        parts = [_indented(part, deeper) for part in value]
+    else:
+        parts = [
+            f"{json.dumps(name, ensure_ascii=False)}: {_indented(part, deeper)}"
+            for name, part in value.items()
+        ]
+    # Where a part takes several lines, it is too long for one.
+    length = len(indent) + sum(map(len, parts)) + 2 * max(len(parts), 1)
+    if length <= _WIDTH and not any("\n" in part for part in parts):
+        return first + ", ".join(parts) + last
+    return f"{first}\n{deeper}" + f",\n{deeper}".join(parts) + f"\n{indent}{last}"

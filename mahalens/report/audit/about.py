@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+from mahalens.auditing.readings import Verdict
 from mahalens.auditing.record import AuditRecord, LayerRecord, Settings
-from mahalens.report.audit.marks import verdict_mark
+from mahalens.auditing.records.frames import shortened
+from mahalens.report.audit.marks import MEANINGS, VERDICTS, verdict_mark
 from mahalens.report.audit.units import rarest
 from mahalens.report.numbers import MISSING, is_number, number
 
@@ -76,48 +79,84 @@ def short_name(name: str) -> str:
 
 def layer_row(place: int, layer: LayerRecord) -> dict[str, Any]:
     """A line of the table of layers: what is shown, and what it is sorted by."""
-    kind, symbol, _ = verdict_mark(layer.verdict.word)
-    pairs, white = layer.pairs, layer.whitening
+    verdict, pairs, white = layer.verdict, layer.pairs, layer.whitening
+    kind, symbol, _ = verdict_mark(verdict.word)
     index = None if layer.perturbation is None else layer.perturbation.index
     return {
         "place": place,
         "name": layer.name,
         "shown": short_name(layer.name),
-        "verdict": layer.verdict.word,
+        "verdict": verdict.word,
         "verdict_kind": kind,
+        "meaning": MEANINGS.get(verdict.word, ""),
         "symbol": symbol,
-        "share": _position(layer.verdict.share),
-        "chance": _position(layer.verdict.chance),
+        "share": _position(verdict.share),
+        "chance": _position(verdict.chance),
         "cells": [
-            _cell(layer.kind),
+            _cell(verdict.score, signed(verdict.score), below=interval_of(verdict)),
+            _cell(verdict.share, percent(verdict.share), bar=True),
+            _cell(verdict.chance, percent(verdict.chance)),
             _cell(layer.units_count),
+            _cell(layer.kind),
             _cell(layer.activation),
-        ],
-        "numbers": [
-            _cell(layer.verdict.score, _signed(layer.verdict.score)),
-            _cell(layer.verdict.share, percent(layer.verdict.share), bar=True),
-            _cell(layer.verdict.chance, percent(layer.verdict.chance)),
             _cell(len(layer.units.dead)),
             _cell(len(rarest(layer)[1]) if layer.units.rare else None),
             _cell(None if pairs is None else len(pairs.mirrored)),
             _cell(None if pairs is None else len(pairs.duplicate)),
             _cell(None if white is None else white.sphericity),
-            _cell(index, _signed(index)),
+            _cell(index, signed(index)),
         ],
     }
 
 
-def _cell(value: Any, text: str | None = None, bar: bool = False) -> dict[str, Any]:
+def interval_of(verdict: Verdict) -> str:
+    """The interval of a score, empty if it was not measured.
+
+    Records of earlier versions have none.
+    """
+    low, high = getattr(verdict, "interval", None) or (None, None)
+    if low is None or high is None or not is_number(low) or not is_number(high):
+        return ""
+    return f"{signed(low)} to {signed(high)}"
+
+
+def evidence(verdict: Verdict) -> list[tuple[str, str]]:
+    """The numbers behind a verdict: its score, and how far it is from chance and from untrained."""
+    facts = []
+    if verdict.score is not None:
+        between = interval_of(verdict)
+        facts.append(("Score", signed(verdict.score) + (f" ({between})" if between else "")))
+    for name, field in (
+        ("Different from chance", "p_chance"),
+        ("Different from untrained", "p_baseline"),
+    ):
+        p = getattr(verdict, field, None)
+        if p is not None and is_number(p):
+            facts.append((name, "p < 0.001" if p < 0.001 else f"p = {number(p, figures=2)}"))
+    baseline = getattr(verdict, "baseline_score", None)
+    if baseline is not None and is_number(baseline):
+        facts.append(("Score when untrained", signed(baseline)))
+    return facts
+
+
+def _cell(
+    value: Any, text: str | None = None, bar: bool = False, below: str = ""
+) -> dict[str, Any]:
     """A cell; one whose value is missing or not finite comes last however it is sorted."""
     if isinstance(value, str):
-        return {"text": value, "sort": value, "numeric": False, "bar": False}
+        return {"text": value, "sort": value, "numeric": False, "bar": False, "below": ""}
     known = value is not None and is_number(value)
     shown = (text if text is not None else number(value)) if known else MISSING
     sort = repr(value) if known else ""
-    return {"text": shown, "sort": sort, "numeric": True, "bar": bar and known}
+    return {"text": shown, "sort": sort, "numeric": True, "bar": bar and known, "below": below}
 
 
-def _signed(value: float | None) -> str:
+def signed(value: float | None) -> str:
+    """A number between -1 and 1 with its sign.
+
+    >>> signed(0.314), signed(-0.001), signed(None)
+    ('+0.31', '0.00', '–')
+    """
     if value is None or not is_number(value):
         return MISSING
     # Two decimals, and no "-0.00".
@@ -146,7 +185,23 @@ def settings_of(record: AuditRecord) -> list[tuple[str, str]]:
     return shown
 
 
-def again(record: AuditRecord) -> dict[str, str]:
+def words_of(record: AuditRecord) -> list[dict[str, Any]]:
+    """The verdicts that occur, in a fixed order: how they look, how often, what they mean."""
+    counts = Counter(layer.verdict.word for layer in record.layers)
+    order = [*(word for word in VERDICTS if word in counts)]
+    order += [word for word in counts if word not in VERDICTS]
+    found = []
+    for word in order:
+        kind, symbol, _ = verdict_mark(word)
+        meaning = MEANINGS.get(word, "")
+        count = counts[word]
+        found.append(
+            {"word": word, "kind": kind, "symbol": symbol, "count": count, "meaning": meaning}
+        )
+    return found
+
+
+def again(record: AuditRecord) -> dict[str, Any]:
     """How to make the record and the page again."""
     usual = Settings()
     changed = [
@@ -161,4 +216,5 @@ def again(record: AuditRecord) -> dict[str, str]:
         ),
         "page": "mahalens report FOLDER",
         "versions": f"mahalens {record.mahalens} and torch {record.torch}",
+        "shortened": shortened(record),
     }

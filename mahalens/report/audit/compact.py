@@ -1,13 +1,17 @@
-"""Tensors as short numbers for the page."""
+"""Tensors as short numbers for the page, and texts as ones that can be shown."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mahalens.console import printable
+
+T = TypeVar("T")
 Floats = NDArray[np.float64]
 
 DIGITS = 4
@@ -49,3 +53,23 @@ def one(value: float | None) -> float | None:
     """
     rounded: float | None = None if value is None else short(np.array([value]))[0]
     return rounded
+
+
+def with_visible_text(value: T) -> T:
+    """Return a record, or a part of one, in which every text is printable.
+
+    Names of layers and classes come from files, and may hold what a terminal or a page obeys.
+    """
+    shown: Any = value
+    if isinstance(value, str):
+        shown = printable(value, lines=True)
+    elif isinstance(value, msgspec.Struct):
+        parts = {name: getattr(value, name) for name in value.__struct_fields__}
+        changed = {name: with_visible_text(part) for name, part in parts.items()}
+        shown = msgspec.structs.replace(value, **changed)
+    elif isinstance(value, dict):
+        shown = {printable(name): with_visible_text(part) for name, part in value.items()}
+    elif isinstance(value, tuple) and not (value and isinstance(value[0], int)):
+        shown = tuple(map(with_visible_text, value))
+    result: T = shown
+    return result

@@ -1,4 +1,4 @@
-"""Writes the page of an audit and its figures."""
+"""Writes the page of an audit and, on demand, its figures."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mahalens.auditing.record import AuditRecord
 from mahalens.files import write_file
 from mahalens.report.audit import about
+from mahalens.report.audit.compact import with_visible_text
 from mahalens.report.audit.payload import as_script, page_data
 
 if TYPE_CHECKING:
@@ -28,44 +29,60 @@ _DPI = 150
 _LAYER_FIGURE = re.compile(r"layer-\d+-[\w.-]*\.png")
 
 
-def write_audit_report(record: AuditRecord, folder: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` and ``figures/*.png`` of an audit into a folder; return the page.
+def write_audit_report(
+    record: AuditRecord, folder: str | os.PathLike[str], *, figures: bool = False
+) -> Path:
+    """Write ``report.html`` of an audit into a folder; return the page.
 
-    The page is one file that opens without a network. Every file is written under a temporary
-    name and moved into place. Figures that an earlier record left in the folder are removed.
+    The page is one file that opens without a network and draws its pictures itself. With
+    ``figures`` the pictures of the network and of its layers are written as ``figures/*.png``
+    too, for papers and slides, which takes about half a second each; those that an earlier record
+    left in the folder are then removed. Every file is written under a temporary name and moved
+    into place.
 
     Args:
         record: what :func:`mahalens.audit` or :func:`mahalens.load_audit` gave.
         folder: made if it is missing.
+        figures: whether to draw ``figures/*.png``.
 
     Raises:
         InputError: if ``record`` is something else.
         RunFolderError: if the folder cannot be written.
     """
     from mahalens.errors import InputError
-    from mahalens.report.audit.overview import draw_overview
-    from mahalens.report.audit.strips import draw_strips
-    from mahalens.report.figures.style import styled
 
     if not isinstance(record, AuditRecord):
         raise InputError(
             f"a record of an audit is wanted, but {type(record).__name__} was given; "
             "mahalens.audit(model, data) and mahalens.load_audit(path) give one"
         )
-    place = Path(folder)
+    page = Path(folder) / "report.html"
+    write_file(page, render_audit_page(record).encode("utf-8", errors="replace"))
+    if figures:
+        _write_figures(with_visible_text(record), page.parent / "figures")
+    return page
+
+
+def _write_figures(record: AuditRecord, folder: Path) -> None:
+    """Draw the network and its first layers; remove figures of an earlier record."""
+    from mahalens.report.audit.overview import draw_overview
+    from mahalens.report.audit.strips import draw_strips
+    from mahalens.report.figures.style import styled
+
     written = set()
     with styled():
         if record.layers:
-            write_file(place / "figures" / "overview.png", as_png(draw_overview(record)))
+            write_file(folder / "overview.png", as_png(draw_overview(record)))
             written.add("overview.png")
         for number, layer in enumerate(record.layers[:DRAWN_LAYERS], start=1):
             name = figure_name(number, layer.name)
-            write_file(place / "figures" / name, as_png(draw_strips(record, layer)))
+            write_file(folder / name, as_png(draw_strips(record, layer)))
             written.add(name)
-    _remove_others(place / "figures", written)
-    page = place / "report.html"
-    write_file(page, render_audit_page(record).encode("utf-8", errors="replace"))
-    return page
+    # Figures of an earlier record would show what this one does not hold.
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if _LAYER_FIGURE.fullmatch(path.name) and path.name not in written:
+                path.unlink()
 
 
 def render_audit_page(record: AuditRecord) -> str:
@@ -82,6 +99,7 @@ def render_audit_page(record: AuditRecord) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    record = with_visible_text(record)
     script = page_script()
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return environment.get_template("audit/page.html.j2").render(
@@ -90,12 +108,12 @@ def render_audit_page(record: AuditRecord) -> str:
         lead=about.lead(record),
         rows=[about.layer_row(place, layer) for place, layer in enumerate(record.layers)],
         rule=RULE,
+        words=about.words_of(record),
         skipped=record.skipped,
         notes=record.notes,
         settings=about.settings_of(record),
         again=about.again(record),
-        drawn=min(len(record.layers), DRAWN_LAYERS),
-        layers=len(record.layers),
+        most_drawn=DRAWN_LAYERS,
         # Only this very script may run, whatever a name in the record holds.
         script=Markup(script),
         script_hash=f"'sha256-{digest}'",
@@ -125,11 +143,3 @@ def figure_name(number: int, layer: str) -> str:
     """
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", layer)[:60]
     return f"layer-{number:03d}-{safe}.png"
-
-
-def _remove_others(folder: Path, written: set[str]) -> None:
-    """Figures of an earlier record would show what this one does not hold."""
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            if _LAYER_FIGURE.fullmatch(path.name) and path.name not in written:
-                path.unlink()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mahalens.auditing.record import AuditRecord, LayerRecord
-from mahalens.report.audit import details, images, marks, units
+from mahalens.report.audit import about, details, images, marks, units
 from mahalens.report.audit.choice import SHOWN_CLASSES, interesting, shares
 from mahalens.report.audit.compact import one, short
 
@@ -105,6 +105,7 @@ def _verdict(layer: LayerRecord) -> dict[str, Any]:
         "word": layer.verdict.word,
         "kind": kind,
         "symbol": symbol,
+        "meaning": marks.MEANINGS.get(layer.verdict.word, ""),
         "score": one(layer.verdict.score),
         "share": one(layer.verdict.share),
         "chance": one(layer.verdict.chance),
@@ -115,6 +116,7 @@ def _verdict(layer: LayerRecord) -> dict[str, Any]:
 def facts_of(layer: LayerRecord) -> list[tuple[str, str]]:
     """What stands beside a layer's verdict: its form, in words."""
     facts = [
+        *about.evidence(layer.verdict),
         ("Units", f"{layer.units_count:,} on {layer.inputs:,} inputs"),
         ("Activation", layer.activation),
         ("Rows seen", f"{layer.rows:,}"),

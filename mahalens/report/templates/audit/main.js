@@ -4,9 +4,44 @@ const layerTable = byId('layer-table');
 const layerSelect = byId('layer-select');
 let redraw = [];
 
+const LAYERS = 40;
+
+// The layers of one verdict or of all; of very many the first ones, with a button for the rest.
+function layerFilter() {
+  const words = new Map();
+  for (const { verdict } of data.layers) words.set(verdict.word, [(words.get(verdict.word)?.[0] ?? 0) + 1, verdict]);
+  const state = { word: null, all: data.layers.length <= LAYERS };
+  const holder = byId('layer-filter');
+  const chips = [[null, `all ${data.layers.length.toLocaleString('en-GB')}`, ''], ...[...words].map(([word, [count, v]]) => [word, `${v.symbol} ${word} ${count.toLocaleString('en-GB')}`, v.meaning, v.kind])];
+
+  function show() {
+    let matching = 0;
+    for (const row of layerTable.tBodies[0].rows) {
+      const fits = state.word === null || data.layers[row.dataset.layer].verdict.word === state.word;
+      row.classList.toggle('other', !fits);
+      row.classList.toggle('beyond', fits && !state.all && matching >= LAYERS);
+      matching += fits;
+    }
+    const shown = state.all ? matching : Math.min(matching, LAYERS);
+    const kind = state.word === null ? '' : ` ${state.word}`;
+    const count = byId('layer-count');
+    count.replaceChildren(shown < matching
+      ? `Showing the first ${shown} of ${matching.toLocaleString('en-GB')}${kind} layers. ` : `Showing ${state.word === null ? 'all ' : ''}${plural(matching, `${kind} layer`.trim())}.`);
+    if (shown < matching) count.append(element('button', { type: 'button', class: 'plain-button', onclick: () => { state.all = true; show(); } }, `Show all ${matching.toLocaleString('en-GB')}`));
+    for (const [place, button] of [...holder.querySelectorAll('button')].entries()) button.setAttribute('aria-pressed', String(chips[place][0] === state.word));
+  }
+  if (words.size > 1) {
+    holder.append(...chips.map(([word, text, title, kind]) => element('button', {
+      type: 'button', class: kind ? `chip verdict ${kind}` : 'chip verdict', title, onclick: () => { state.word = word; show(); },
+    }, cut(text, 60))));
+  }
+  show();
+  return show;
+}
+
 function verdictBox(layer) {
   const { verdict } = layer;
-  const badge = element('span', { class: `verdict ${verdict.kind}` }, element('span', { 'aria-hidden': 'true' }, verdict.symbol), ` ${verdict.word}`);
+  const badge = element('span', { class: `verdict ${verdict.kind}`, title: verdict.meaning || null }, element('span', { 'aria-hidden': 'true' }, verdict.symbol), ` ${verdict.word}`);
   const box = byId('layer-verdict');
   box.replaceChildren(element('p', { class: 'answer' }, badge, element('span', {}, verdict.reason)), factList(layer.facts));
   if (!layer.suggestions.length) return;
@@ -58,7 +93,7 @@ function chooseLayer(place, move) {
 }
 
 if (layerTable) {
-  sortInPlace(layerTable);
+  sortInPlace(layerTable, layerFilter());
   layerTable.tBodies[0].addEventListener('click', (event) => {
     const row = event.target.closest('tr');
     if (row) chooseLayer(Number(row.dataset.layer), true);

@@ -15,8 +15,8 @@ function turn(heading) {
   return rising;
 }
 
-// A table that stands in the page as a whole.
-function sortInPlace(table) {
+// A table that stands in the page as a whole; `then` is called when it has been sorted.
+function sortInPlace(table, then) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
     heading.querySelector('button').addEventListener('click', () => {
@@ -28,6 +28,7 @@ function sortInPlace(table) {
       };
       const body = table.tBodies[0];
       body.append(...[...body.rows].sort((a, b) => compare(value(a), value(b), rising)));
+      then();
     });
   });
 }
