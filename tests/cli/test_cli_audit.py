@@ -116,8 +116,7 @@ class TestWhole:
         )
         assert outcome.code == 0, outcome.err
         names = {path.name for path in out.iterdir()}
-        assert names == FILES | {"pairs.csv", "perturbation.csv", "figures"}
-        assert any((out / "figures").iterdir())
+        assert names == FILES | {"pairs.csv", "perturbation.csv"}
         said = json.loads((out / "audit.json").read_text())
         first, second = said["layers"]
         assert (first["name"], first["kind"], first["units"]) == ("0", "Linear", 8)
@@ -140,6 +139,13 @@ class TestWhole:
         (out / "report.html").unlink()
         assert cli("report", out).out == f"{out}/report.html\n"
         assert (out / "report.html").read_bytes() == page
+        assert not (out / "figures").exists()
+        assert cli("report", out, "--figures").code == 0
+        assert sorted(path.name for path in (out / "figures").iterdir()) == [
+            "layer-001-0.png",
+            "layer-002-2.png",
+            "overview.png",
+        ]
 
     def test_in_a_process_of_its_own(self, process, here, tmp_path):
         """Where warnings are errors, and nothing is imported yet."""

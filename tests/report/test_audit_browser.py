@@ -13,6 +13,7 @@ from audit_samples import (
 )
 from browser import running_browser
 
+from mahalens.report.audit.marks import MEANINGS
 from mahalens.report.audit.page import render_audit_page
 
 
@@ -35,6 +36,17 @@ def crowded_record():
     return replaced(record, layers=(record.layers[0], layer, *record.layers[2:]))
 
 
+def deep_record(layers=100):
+    """Many layers of all kinds; the only two that are distance-like come last but one."""
+    record = large_record(layers=layers, units=12)
+    words = ("mixed", "even", "not judged", "too few units", "intensity-like", "broken")
+    made = []
+    for place, layer in enumerate(record.layers):
+        word = "distance-like" if place in (layers - 3, layers - 2) else words[place % 6]
+        made.append(replaced(layer, verdict=replaced(layer.verdict, word=word)))
+    return replaced(record, layers=tuple(made))
+
+
 RECORDS = {
     "usual": labelled_record,
     "crowded": crowded_record,
@@ -44,6 +56,7 @@ RECORDS = {
     "bare": bare_record,
     "empty": empty_record,
     "large": lambda: large_record(layers=16, units=150),
+    "deep": deep_record,
     "many classes": lambda: large_record(layers=1, units=60, classes=1000, samples=2000),
 }
 
@@ -134,13 +147,13 @@ def test_opens_without_a_fault_and_fits_a_narrow_window(visit, name):
 
 def test_layers_sort_by_number_with_what_is_missing_last(visit):
     page = visit("usual")
-    units = page.locator("#layer-table thead th").nth(2)
+    units = page.locator("#layer-table thead th").nth(5)
     units.locator("button").click()
     assert units.get_attribute("aria-sort") == "ascending"
-    assert numbers_in(page, 3) == [4, 6, 10, 32]
+    assert numbers_in(page, 6) == [4, 6, 10, 32]
     units.locator("button").click()
     assert units.get_attribute("aria-sort") == "descending"
-    assert numbers_in(page, 3) == [32, 10, 6, 4]
+    assert numbers_in(page, 6) == [32, 10, 6, 4]
     white = page.locator("#layer-table thead th").nth(12)
     white.locator("button").focus()
     for rising in (True, False):
@@ -155,9 +168,62 @@ def test_layers_sort_by_number_with_what_is_missing_last(visit):
 def test_layers_of_equal_value_keep_their_order(visit):
     page = visit("large")
     before = numbers_in(page, 1)
-    page.locator("#layer-table thead button").nth(2).click()  # all have 150 units
+    page.locator("#layer-table thead button").nth(5).click()  # all have 150 units
     assert numbers_in(page, 1) == before
-    assert numbers_in(page, 3) == [150.0] * 16
+    assert numbers_in(page, 6) == [150.0] * 16
+
+
+def shown_layers(page):
+    rows = page.locator("#layer-table tbody tr:visible")
+    return [int(place) for place in rows.evaluate_all("all => all.map(r => r.dataset.layer)")]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_all_layers_of_a_usual_network_are_in_view(visit, width):
+    page = visit("large", width=width)
+    assert shown_layers(page) == list(range(16))
+    assert "Showing all 16 layers" in page.inner_text("#layer-count")
+    area = page.locator("#layers .scroll")
+    assert area.evaluate("a => a.scrollHeight - a.clientHeight") <= 0
+
+
+def test_of_very_many_layers_a_button_shows_the_rest(visit):
+    page = visit("deep")
+    assert shown_layers(page) == list(range(40))
+    assert "Showing the first 40 of 100 layers" in page.inner_text("#layer-count")
+    page.locator("#layer-table thead button", has_text="Score").click()
+    assert len(shown_layers(page)) == 40
+    page.locator("#layer-count button").click()
+    assert sorted(shown_layers(page)) == list(range(100))
+    assert "Showing all 100 layers" in page.inner_text("#layer-count")
+
+
+def test_layers_are_filtered_by_verdict(visit):
+    page = visit("deep")
+    page.locator("#layer-filter button", has_text="distance-like 2").click()
+    assert shown_layers(page) == [97, 98]
+    assert "Showing 2 distance-like layers" in page.inner_text("#layer-count")
+    pressed = page.locator("#layer-filter [aria-pressed=true]")
+    assert "distance-like" in pressed.inner_text()
+    assert "prototype" in pressed.get_attribute("title")
+    page.locator("#layer-filter button", has_text="all 100").click()
+    assert len(shown_layers(page)) == 40
+    legend = page.inner_text(".meanings")
+    assert all(word in legend and meaning in legend for word, meaning in MEANINGS.items())
+
+
+@pytest.mark.parametrize("name", ["deep", "usual"])
+def test_verdicts_are_readable_on_a_phone_without_pushing(visit, name):
+    page = visit(name, width=390)
+    assert overflow(page) <= 0
+    assert page.locator("#layers .scroll").evaluate("a => a.scrollLeft") == 0
+    pills = page.locator("#layer-table tbody tr:visible .verdict").all()
+    names = page.locator("#layer-table tbody tr:visible .choose").all()
+    for pill, layer in zip(pills, names, strict=True):
+        box, beside = pill.bounding_box(), layer.bounding_box()
+        assert box["x"] >= beside["x"] + beside["width"]
+        assert box["x"] + box["width"] <= 390 - 20
+    assert page.evaluate("document.body.scrollWidth") == 390
 
 
 def test_a_layer_is_chosen_by_click_by_key_by_list_and_by_address(visit):

@@ -46,13 +46,19 @@ def page(record):
     return render_audit_page(record)
 
 
-def test_writes_a_page_and_a_figure_per_layer(record, tmp_path):
+def test_writes_a_page_and_draws_no_figures_unasked(record, tmp_path):
+    path = write_audit_report(record, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    assert "report FOLDER --figures" in path.read_text()
+
+
+def test_draws_a_figure_per_layer_on_demand(record, tmp_path):
     folder = tmp_path / "new" / "audit"
     old = folder / "figures" / "layer-009-gone.png"
     other = folder / "figures" / "mine.png"
     old.parent.mkdir(parents=True)
     old.touch(), other.touch()
-    path = write_audit_report(record, folder)
+    path = write_audit_report(record, folder, figures=True)
     assert path == folder / "report.html"
     assert sorted(p.name for p in (folder / "figures").iterdir()) == [
         "layer-001-conv.png",
@@ -67,7 +73,7 @@ def test_writes_a_page_and_a_figure_per_layer(record, tmp_path):
 
 @pytest.mark.parametrize("make", [bare_record, empty_record, hostile_record])
 def test_figures_of_odd_records_are_drawn(make, tmp_path):
-    write_audit_report(make(), tmp_path)
+    write_audit_report(make(), tmp_path, figures=True)
     assert (tmp_path / "figures" / "overview.png").exists() == (make is not empty_record)
 
 
@@ -139,6 +145,11 @@ def test_what_is_missing_is_null_and_a_dash():
     columns = data_in(page)["layers"][0]["columns"]
     assert columns["mean"] == columns["near"] == [None] * 4
     assert "through" not in columns
+    # A column in which all is missing says nothing; one in which some is has a dash there.
+    assert "Sphericity</button>" not in page
+    assert "<span>–</span></td>" not in page
+    page = render_audit_page(example_record())
+    assert "Sphericity</button>" in page
     assert "<span>–</span></td>" in page
 
 

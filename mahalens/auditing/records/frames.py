@@ -119,8 +119,8 @@ def shortened(record: AuditRecord) -> list[str]:
     share, nearest = _room(record)
     if share < 1:
         told.append(
-            f"units.csv has {share:.0%} of the {units:,} units, the same share of each layer, dead, "
-            'saturated and paired ones first; record.to_frame("units") has all'
+            f"units.csv has {share:.0%} of the {units:,} units, the same share of each layer, "
+            'those that are dead, saturated or paired first; record.to_frame("units") has all'
         )
     classes = len(record.data.classes)
     if nearest < classes:

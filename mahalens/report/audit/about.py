@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import compress
 from typing import Any
 
 from mahalens.auditing.readings import Verdict
@@ -27,6 +28,31 @@ _SETTINGS = {
     "clusters": "Clusters asked for",
     "seed": "Seed",
 }
+
+_COLUMNS = (
+    ("Layer", "in the order of the network"),
+    ("Verdict", "see the words and the rule below"),
+    (
+        "Score",
+        "how much more often hyperplanes pass through classes than by chance, −1 to 1; "
+        "below it an interval, where one was measured",
+    ),
+    (
+        "Through a class",
+        "share of the live units whose hyperplane passes through a class; the tick is chance",
+    ),
+    ("By chance", "share expected if every hyperplane were moved to the row of a random sample"),
+    ("Units", ""),
+    ("Kind", ""),
+    ("Activation", "the function that follows"),
+    ("Dead", "units that are never active"),
+    ("Rare", "units that are rarely active, dead ones included"),
+    ("Mirrored pairs", "pairs of units with opposite directions"),
+    ("Duplicate pairs", "pairs of units with the same hyperplane"),
+    ("Sphericity", "how far the layer's output is from white: 0 is exact whitening"),
+    ("Perturbation index", "−1: relies on intensities only; 1: on distances only"),
+)
+_TEXTS = ("Layer", "Verdict", "Kind", "Activation")
 
 
 def percent(share: float | None) -> str:
@@ -75,6 +101,22 @@ def short_name(name: str) -> str:
     if not name:
         return "(no name)"
     return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :].lstrip(".")
+
+
+def layer_table(record: AuditRecord) -> dict[str, Any]:
+    """Columns and rows of the table of layers; a column in which all is missing is left out."""
+    rows = [layer_row(place, layer) for place, layer in enumerate(record.layers)]
+    cells = zip(*(row["cells"] for row in rows), strict=True)
+    told = [any(cell["text"] != MISSING for cell in column) for column in cells]
+    for row in rows:
+        row["cells"] = list(compress(row["cells"], told))
+    columns = compress(_COLUMNS, [True, True, *told])
+    return {
+        "rows": rows,
+        "columns": [
+            {"label": label, "told": words, "text": label in _TEXTS} for label, words in columns
+        ],
+    }
 
 
 def layer_row(place: int, layer: LayerRecord) -> dict[str, Any]:

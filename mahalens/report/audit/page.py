@@ -106,7 +106,7 @@ def render_audit_page(record: AuditRecord) -> str:
         title=record.model,
         headline=record.verdict,
         lead=about.lead(record),
-        rows=[about.layer_row(place, layer) for place, layer in enumerate(record.layers)],
+        **about.layer_table(record),
         rule=RULE,
         words=about.words_of(record),
         skipped=record.skipped,

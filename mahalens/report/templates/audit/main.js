@@ -8,11 +8,9 @@ const LAYERS = 40;
 
 // The layers of one verdict or of all; of very many the first ones, with a button for the rest.
 function layerFilter() {
-  const words = new Map();
-  for (const { verdict } of data.layers) words.set(verdict.word, [(words.get(verdict.word)?.[0] ?? 0) + 1, verdict]);
   const state = { word: null, all: data.layers.length <= LAYERS };
   const holder = byId('layer-filter');
-  const chips = [[null, `all ${data.layers.length.toLocaleString('en-GB')}`, ''], ...[...words].map(([word, [count, v]]) => [word, `${v.symbol} ${word} ${count.toLocaleString('en-GB')}`, v.meaning, v.kind])];
+  const chips = [{ word: null, kind: '', meaning: '', symbol: '', count: data.layers.length }, ...data.words];
 
   function show() {
     let matching = 0;
@@ -28,12 +26,12 @@ function layerFilter() {
     count.replaceChildren(shown < matching
       ? `Showing the first ${shown} of ${matching.toLocaleString('en-GB')}${kind} layers. ` : `Showing ${state.word === null ? 'all ' : ''}${plural(matching, `${kind} layer`.trim())}.`);
     if (shown < matching) count.append(element('button', { type: 'button', class: 'plain-button', onclick: () => { state.all = true; show(); } }, `Show all ${matching.toLocaleString('en-GB')}`));
-    for (const [place, button] of [...holder.querySelectorAll('button')].entries()) button.setAttribute('aria-pressed', String(chips[place][0] === state.word));
+    for (const [place, button] of [...holder.querySelectorAll('button')].entries()) button.setAttribute('aria-pressed', String(chips[place].word === state.word));
   }
-  if (words.size > 1) {
-    holder.append(...chips.map(([word, text, title, kind]) => element('button', {
-      type: 'button', class: kind ? `chip verdict ${kind}` : 'chip verdict', title, onclick: () => { state.word = word; show(); },
-    }, cut(text, 60))));
+  if (data.words.length > 1) {
+    holder.append(...chips.map(({ word, kind, symbol, count, meaning }) => element('button', {
+      type: 'button', class: `chip verdict ${kind}`, title: meaning || null, onclick: () => { state.word = word; show(); },
+    }, `${symbol} ${cut(word ?? 'all', 50)} ${count.toLocaleString('en-GB')}`)));
   }
   show();
   return show;
@@ -41,7 +39,7 @@ function layerFilter() {
 
 function verdictBox(layer) {
   const { verdict } = layer;
-  const badge = element('span', { class: `verdict ${verdict.kind}`, title: verdict.meaning || null }, element('span', { 'aria-hidden': 'true' }, verdict.symbol), ` ${verdict.word}`);
+  const badge = element('span', { class: `verdict ${verdict.kind}`, title: data.words.find(({ word }) => word === verdict.word)?.meaning || null }, element('span', { 'aria-hidden': 'true' }, verdict.symbol), ` ${verdict.word}`);
   const box = byId('layer-verdict');
   box.replaceChildren(element('p', { class: 'answer' }, badge, element('span', {}, verdict.reason)), factList(layer.facts));
   if (!layer.suggestions.length) return;
