@@ -34,13 +34,13 @@ _SPACES = "\u00a0\u202f"  # do no harm, and stand in numbers with units
 _STOPPING = b"\r\nstops when what is under way is done; Ctrl-C again stops at once\r\n"
 
 
-def printable(text: object, *, lines: bool = False) -> str:
+def printable(text: object) -> str:
     """Return text from outside so that a terminal shows it and obeys nothing in it.
 
     Control characters, escape sequences, characters that turn the direction of writing and lone
-    surrogates become visible escapes; with ``lines`` line feeds stay. Everything else stays as it
-    is. ``rich`` needs ``Text(printable(name))`` or ``markup=False`` besides, for its markup is
-    made of ordinary characters.
+    surrogates become visible escapes. Everything else stays as it is. ``rich`` needs
+    ``Text(printable(name))`` or ``markup=False`` besides, for its markup is made of ordinary
+    characters.
 
     >>> printable("evil\\x1b[2J\\u202egnp.txt"), printable("Größe [/b] λ")
     ('evil\\\\x1b[2J\\\\u202egnp.txt', 'Größe [/b] λ')
@@ -50,7 +50,7 @@ def printable(text: object, *, lines: bool = False) -> str:
         return plain
     return "".join(
         char
-        if char.isprintable() or char in _SPACES or (lines and char == "\n")
+        if char.isprintable() or char in _SPACES
         else char.encode("unicode_escape").decode("ascii")
         for char in plain
     )

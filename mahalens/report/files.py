@@ -47,7 +47,7 @@ def is_record(path: Path) -> bool:
         return False
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise RunFolderError(f"{path}: is {what}, wanted a file; {_REDO}")
+        raise RunFolderError(f"{path}: is {what}, wanted a file; bring the file back from a copy")
     return True
 
 
@@ -66,7 +66,7 @@ def contents(path: Path) -> bytes:
 def _shown(value: Any) -> Any:
     """A JSON value with all its texts printable: they go to terminals and pages."""
     if isinstance(value, str):
-        return printable(value, lines=True)
+        return printable(value)
     if isinstance(value, dict):
         return {printable(name): _shown(part) for name, part in value.items()}
     return [_shown(part) for part in value] if isinstance(value, list) else value

@@ -9,7 +9,8 @@ import pytest
 import torch
 from records import example_record
 
-from mahalens.auditing.records.frames import frame_of, rows_of, write_tables
+from mahalens.auditing.records import frames
+from mahalens.auditing.records.frames import frame_of, rows_of, shortened, write_tables
 from mahalens.errors import InputError
 
 WHAT = ["units", "layers", "classes", "pairs", "suggestions", "perturbation"]
@@ -184,3 +185,57 @@ class TestTables:
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot be written"):
             write_tables(record, tmp_path / "file")
+
+
+class TestBounds:
+    """Large tables have the rows that tell most, and say so; data frames have all."""
+
+    def read(self, folder, what):
+        with (folder / f"{what}.csv").open(newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def test_small_tables_are_whole(self, record):
+        assert shortened(record) == []
+
+    def test_classes_nearest_each_hyperplane(self, record, tmp_path, monkeypatch):
+        units = sum(layer.units_count for layer in record.layers)
+        monkeypatch.setattr(frames, "MOST_CLASS_ROWS", 3 * units + 1)
+        write_tables(record, tmp_path)
+        read = self.read(tmp_path, "classes")
+        (told,) = shortened(record)
+        assert told.startswith("classes.csv has for each unit the 3 of 10 classes nearest")
+        rows = {(r["layer"], r["unit"], r["class"]): r for r in rows_of(record, "classes")}
+        for cells in read:  # each row is one of the whole table
+            row = rows[cells["layer"], int(cells["unit"]), cells["class"]]
+            assert [str(row["nearest"]), row["mean"]] == [
+                cells["nearest"],
+                pytest.approx(float(cells["mean"]), rel=1e-8),
+            ]
+        layer = record.layers[1]
+        for unit in range(layer.units_count):
+            mine = [c["class"] for c in read if (c["layer"], c["unit"]) == ("fc1", str(unit))]
+            away = layer.hyperplanes.class_spreads[:, unit].abs().nan_to_num(nan=math.inf)
+            nearest = sorted(away.argsort(stable=True)[:3].tolist())
+            assert mine == [record.data.classes[label] for label in nearest]
+        assert len(frame_of(record, "classes")) > len(read)
+
+    def test_units_with_faults_first(self, record, tmp_path, monkeypatch):
+        units = sum(layer.units_count for layer in record.layers)
+        monkeypatch.setattr(frames, "MOST_UNITS", units // 2)
+        write_tables(record, tmp_path)
+        read = [row for row in self.read(tmp_path, "units") if row["layer"] == "fc1"]
+        assert {2, 3, 5, 6, 7} <= {int(row["unit"]) for row in read}  # pairs and a dead one
+        assert len(read) == 16
+        assert shortened(record)[0].startswith(f"units.csv has 50% of the {units} units")
+        classes = self.read(tmp_path, "classes")
+        assert {row["unit"] for row in classes if row["layer"] == "fc1"} == {
+            row["unit"] for row in read
+        }
+        assert len(frame_of(record, "units")) == units
+
+    def test_pairs(self, record, tmp_path, monkeypatch):
+        assert len(rows_of(record, "pairs")) == 3  # all in one layer
+        monkeypatch.setattr(frames, "MOST_PAIRS", 2)
+        write_tables(record, tmp_path)
+        assert shortened(record)[-1].startswith("pairs.csv has about 2 of 3 pairs")
+        assert len(self.read(tmp_path, "pairs")) == 2

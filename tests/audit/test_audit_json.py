@@ -103,6 +103,21 @@ def test_large_arrays_stay_out_and_are_named(record, plain, monkeypatch):
     assert small["layers"][1]["responses"]["class_mean"] is not None
 
 
+def test_where_all_arrays_together_are_too_many_the_largest_stay_out(record, monkeypatch):
+    monkeypatch.setattr(record_json, "MOST_IN_ALL", 3000)
+    small = audit_json(record)
+    assert "layers.1.histograms.counts" in small["left_out"]
+    assert small["layers"][1]["histograms"]["counts"] is None
+    assert len(small["layers"][1]["responses"]["mean"]) == 32
+
+    def numbers(value):
+        if isinstance(value, dict):
+            return sum(map(numbers, value.values()))
+        return sum(map(numbers, value)) if isinstance(value, list) else isinstance(value, float)
+
+    assert numbers(small) < 3000 + 200  # single numbers besides
+
+
 def test_the_rule_is_stated(plain):
     assert plain["rule"] == RULE
 

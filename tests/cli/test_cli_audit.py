@@ -424,7 +424,7 @@ class TestDiff:
         (tmp_path / "x.txt").write_text("x")
         for path, text in (
             (tmp_path / "no", "there is no such folder; give the folder of an audit"),
-            (tmp_path / "x.txt", "is no folder"),
+            (tmp_path / "x.txt", "not a folder"),
             (tmp_path, "holds no audit; make one with 'mahalens audit MODEL"),
             (tmp_path / "no.safetensors", "no.safetensors"),
         ):

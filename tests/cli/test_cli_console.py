@@ -70,6 +70,13 @@ def test_plain_lines_of_a_resumed_run_tell_the_time_of_what_is_left(clock, capsy
         assert lines(capsys) == ["abs: 75 of 100, MSE 75, about 2 min left"]
 
 
+def test_names_are_no_markup_and_no_escape_sequences(capsys):
+    with Display() as display:
+        display.note("[/b]\x1b[2J\nnext")
+        display.stage("[/b]\x1b[2J")(Solver())
+    assert lines(capsys) == [r"[/b]\x1b[2J\nnext", r"[/b]\x1b[2J: starts"]
+
+
 def test_quiet_says_nothing(capsys):
     solver = Solver()
     with Display(quiet=True) as display:

@@ -131,7 +131,7 @@ def shortened(record: AuditRecord) -> list[str]:
     pairs = sum(_pairs_count(layer) for layer in record.layers)
     if pairs > MOST_PAIRS:
         told.append(
-            f"pairs.csv has the first of {pairs:,} pairs of each layer; "
+            f"pairs.csv has about {MOST_PAIRS:,} of {pairs:,} pairs, the first of each layer; "
             'record.to_frame("pairs") has all'
         )
     return told

@@ -52,6 +52,8 @@ def check_shapes(record: AuditRecord) -> None:
         raise ValueError("two layers have the same name")
     if record.data.counts and len(record.data.counts) != len(record.data.classes):
         raise ValueError("data.counts and data.classes differ in length")
+    if record.data.image is not None and any(size < 1 for size in record.data.image):
+        raise ValueError("data.image has a side without pixels")
     _check_examples(record)
     for layer in record.layers:
         _check_layer(layer, len(record.data.classes), len(record.settings.quantiles))
@@ -86,6 +88,13 @@ def _check_layer(layer: LayerRecord, classes: int, levels: int) -> None:
         or histograms.counts.shape[1] != max(classes, 1)
     ):
         raise ValueError(f"layer {layer.name}: the parts of histograms differ in length")
+    if histograms is not None and not bool(
+        ((histograms.counts >= 0) & histograms.counts.isfinite()).all()
+    ):
+        raise ValueError(f"layer {layer.name}: histograms.counts holds what is no count")
+    nearest = None if layer.hyperplanes is None else layer.hyperplanes.nearest
+    if nearest is not None and not bool(((nearest >= -1) & (nearest < classes)).all()):
+        raise ValueError(f"layer {layer.name}: nearest names a class that is not among {classes}")
     for what, units in _listed(layer):
         if any(not 0 <= unit < layer.units_count for unit in units):
             raise ValueError(

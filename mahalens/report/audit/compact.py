@@ -62,7 +62,7 @@ def with_visible_text(value: T) -> T:
     """
     shown: Any = value
     if isinstance(value, str):
-        shown = printable(value, lines=True)
+        shown = printable(value)
     elif isinstance(value, msgspec.Struct):
         parts = {name: getattr(value, name) for name in value.__struct_fields__}
         changed = {name: with_visible_text(part) for name, part in parts.items()}
