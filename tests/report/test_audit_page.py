@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 from mahalens.errors import InputError
 from mahalens.report import write_audit_report
-from mahalens.report.audit import about, details, images, payload, units
+from mahalens.report.audit import about, details, images, marks, payload, units
 from mahalens.report.audit.choice import SHOWN_CLASSES, interesting, nearness, shares
 from mahalens.report.audit.compact import short
 from mahalens.report.audit.page import render_audit_page
@@ -279,6 +280,32 @@ def test_positions_of_a_convolution_are_placed_only_where_they_cover_the_image(r
     assert payload._grid(record, record.layers[1]) is None
     wide = replaced(record, data=replaced(record.data, image=(3, 20, 40)))
     assert payload._grid(wide, replaced(conv, positions=50)) == (5, 10)
+
+
+def test_every_verdict_has_a_look_and_a_meaning_of_its_own():
+    words = ("distance-like", "intensity-like", "mixed", "even", "too few units", "not judged")
+    assert (*words, "broken") == tuple(marks.VERDICTS) == tuple(marks.MEANINGS)
+    assert len({marks.verdict_mark(word)[:2] for word in marks.VERDICTS}) == 7
+    assert all(meaning.endswith(".") for meaning in marks.MEANINGS.values())
+
+
+def test_verdicts_show_their_interval_and_tests_where_they_have_them(record):
+    plain = record.layers[1].verdict
+    assert about.interval_of(plain) == ""
+    assert [name for name, _ in about.evidence(plain)] == ["Score"]
+    tested = SimpleNamespace(
+        score=0.31, interval=(0.1, 0.48), p_chance=0.0004, p_baseline=0.2, baseline_score=-0.05
+    )
+    assert about.interval_of(tested) == "+0.10 to +0.48"
+    assert about.evidence(tested) == [
+        ("Score", "+0.31 (+0.10 to +0.48)"),
+        ("Different from chance", "p < 0.001"),
+        ("Different from untrained", "p = 0.20"),
+        ("Score when untrained", "−0.05"),
+    ]
+    unknown = SimpleNamespace(score=None, interval=(math.nan, None), p_chance=math.nan)
+    assert about.interval_of(unknown) == ""
+    assert about.evidence(unknown) == []
 
 
 def test_the_words_around(record):

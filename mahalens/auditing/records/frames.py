@@ -188,7 +188,7 @@ def _nearest_classes(
     size = away[:, units].double().abs().nan_to_num(nan=math.inf)
     which = size.argsort(dim=0, stable=True)[:most].sort(dim=0).values  # [most, U]
     parts = [
-        [None] * len(units) if tensor is None else tensor[:, units].gather(0, which).T.tolist()
+        None if tensor is None else tensor[:, units].gather(0, which).T.tolist()
         for tensor in (
             reading.class_active,
             reading.class_mean,
@@ -201,7 +201,7 @@ def _nearest_classes(
     nearest = _list(getattr(planes, "nearest", None), layer.units_count)
     for place, (unit, labels) in enumerate(zip(units, which.T.tolist(), strict=True)):
         for column, label in enumerate(labels):
-            cells = [None if part[place] is None else part[place][column] for part in parts]
+            cells = [None if part is None else part[place][column] for part in parts]
             values = (layer.name, unit, record.data.classes[label], *cells, nearest[unit] == label)
             yield dict(zip(_COLUMNS["classes"], values, strict=True))
 
