@@ -18,7 +18,6 @@ from mahalens.report.arrays import check_plots
 from mahalens.report.files import (
     damaged,
     float_or_nan,
-    is_folder,
     is_record,
     parse_cell,
     read_arrays,
