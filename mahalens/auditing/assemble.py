@@ -35,6 +35,7 @@ def layer_record(
 ) -> LayerRecord:
     """The record of a layer; ``placed`` says whether its weights are known."""
     site, settings = gathered.site, gathered.settings
+    placed = placed and site.placed
     ascending = ascending_rows(gathered.kept.rows)
     units = read_units(gathered, classes, ascending)
     rows, offsets = site.rows(), site.offsets()
@@ -55,7 +56,7 @@ def layer_record(
         name=site.name,
         kind=site.kind,
         units_count=site.units,
-        inputs=site.weight.shape[1] if placed else 0,
+        inputs=site.weight.shape[1],
         activation=site.activation,
         folded=site.folded,
         calls=site.calls,

@@ -20,7 +20,7 @@ from mahalens.auditing.perturb_layers import perturb_layers
 from mahalens.auditing.record import AuditRecord, DataFacts, Settings
 from mahalens.auditing.settings import settings_from
 from mahalens.auditing.verdicts import summarise
-from mahalens.auditing.watch.batches import Batch, Batches
+from mahalens.auditing.watch.batches import USUAL_MASK, Batch, Batches
 from mahalens.auditing.watch.forward import Forward, Runner, predicted, scores_of
 from mahalens.auditing.watch.trace import Use
 from mahalens.auditing.watch.untouched import untouched
@@ -43,6 +43,7 @@ def audit(
     layers: Sequence[str] | None = None,
     examples: bool = True,
     image: tuple[int, ...] | None = None,
+    mask: str | None = USUAL_MASK,
     source: str = "",
     name: str | None = None,
     forward: Forward | None = None,
@@ -60,7 +61,7 @@ def audit(
         model: any ``nn.Module``.
         data: a tensor x [N, ...], a pair (x, y) with whole numbers y [N], a Dataset, or a
             DataLoader or other collection of batches: x, (x, y), or a dict of arguments with
-            ``labels``.
+            ``labels``, also one that holds all samples, as a tokenizer returns it.
         classes: names of the classes, in the order of the labels.
         labelled: False leaves labels in the data alone.
         batch_size: samples per batch, where the data does not come in batches.
@@ -72,6 +73,8 @@ def audit(
         examples: keep the samples that prototypes refer to, for pictures.
         image: shape [H, W] or [C, H, W] to draw a sample as; found for samples that look like
             images.
+        mask: the key under which dicts say which tokens count [B, T]; rows of the others, such as
+            padding, are left out. None counts all.
         source: where the data is from, in words.
         name: what to call the model; default its class.
         forward: how to call the model: ``forward(model, *inputs)``.
@@ -90,7 +93,7 @@ def audit(
     """
     request = _Request(
         Runner(model, forward),
-        Batches(data, batch_size, labelled, drop_last),
+        Batches(data, batch_size, labelled, drop_last, mask),
         settings_from(settings),
         predict,
         progress or (lambda what, done: None),
@@ -214,7 +217,7 @@ def _stream(
 
         def see(use: Use, batch: Batch = batch, labels: Tensor | None = labels) -> None:
             if (gatherer := gatherers.get(use.name)) is not None:
-                gatherer.see(use, labels, batch.start, batch.size)
+                gatherer.see(use, labels, batch.start, batch.size, batch.mask)
             else:
                 late.add(use.name)
 
@@ -249,7 +252,7 @@ def _add_late(
 
     def see(use: Use) -> None:
         if (gatherer := new.get(use.name)) is not None:
-            gatherer.see(use, labels, batch.start, batch.size)
+            gatherer.see(use, labels, batch.start, batch.size, batch.mask)
 
     request.runner.run(batch, see)
     gatherers.update(new)

@@ -36,6 +36,8 @@ def perturb_layers(
     """
     found = {}
     for name, gatherer in gatherers.items():
+        if gatherer.site.between is not None:
+            continue  # what enters its activation cannot be changed unit by unit at its output
         low, high = activation_range(gatherer)
         accuracies: dict[str, dict[str, float]] = {}
         for kind, levels in TABLE_LEVELS.items():

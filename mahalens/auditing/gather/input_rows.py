@@ -21,7 +21,7 @@ def rows_fed(use: Use, positions: int, generator: torch.Generator) -> Tensor:
     All rows of a Linear; of a convolution the patches at ``positions`` places of the output,
     drawn at random for each batch (all, if there are no more), the same ones for each sample.
     """
-    if use.kind == "Linear":
+    if not use.geometry:
         return use.input.detach().reshape(-1, use.input.shape[-1])
     return patches(use, positions, generator)
 

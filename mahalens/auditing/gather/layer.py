@@ -14,7 +14,7 @@ from mahalens.auditing.gather.input_rows import Covariance, rows_fed
 from mahalens.auditing.gather.moments import ActivitySums, Members, MomentSums, Room
 from mahalens.auditing.record import Settings
 from mahalens.auditing.watch.functions import EVEN, FLAT_BEYOND
-from mahalens.auditing.watch.site import Site
+from mahalens.auditing.watch.site import Layout, Site
 from mahalens.auditing.watch.trace import Use
 from mahalens.errors import InputError
 
@@ -70,6 +70,12 @@ class LayerGatherer:
         self.outputs: Covariance | None = None
         width = site.weight.shape[1]
         grouped = site.geometry.get("groups", (1,)) != (1,)
+        if site.between is not None:
+            self.notes.append(
+                f"{site.folded} stands between the layer and its activation, so its units have no "
+                f"hyperplanes"
+            )
+        inputs_given = inputs_given and site.placed
         if inputs_given and width <= settings.widest and not grouped:
             self.inputs = Covariance(width)
         elif units <= settings.widest:
@@ -80,14 +86,27 @@ class LayerGatherer:
         elif inputs_given:
             self.notes.append(f"whitening is not read, as it has {width} inputs and {units} units")
 
-    def see(self, use: Use, labels: Tensor | None, start: int, samples: int) -> None:
-        """Take in one use of the layer on a batch of ``samples`` samples."""
+    def see(
+        self,
+        use: Use,
+        labels: Tensor | None,
+        start: int,
+        samples: int,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Take in one use of the layer on a batch of ``samples`` samples.
+
+        Where the layer has a row for each entry of a ``mask`` [B, T], rows at which it is False,
+        such as those of padding, are left out.
+        """
         self.samples = max(self.samples, start + samples)
         if not use.output.numel():
             return
         if type(use.output) is not Tensor or type(use.input) is not Tensor:  # a user's own kind
             plain = {name: getattr(use, name).as_subclass(Tensor) for name in ("input", "output")}
             use = replace(use, **plain)
+        if self.site.between is not None:
+            use = replace(use, output=self.site.between(use.output.detach()))
         call = self._call = self._call + 1 if start == self._start else 0
         self._start = start
         before = self._position if call else None
@@ -100,11 +119,16 @@ class LayerGatherer:
             if start == 0:
                 self._fixed[call] = use.output.detach().clone()
             z = _channels_last(self.site, use.output).reshape(1, -1, self.site.units)
-            labels = None
+            labels = mask = None
+        if self.site.convolution or mask is None or mask.shape != z.shape[:2]:
+            mask = None
         if self.inputs is not None:
-            fed = rows_fed(use, self.settings.patches, self._generator)
+            if mask is None:
+                fed = rows_fed(use, self.settings.patches, self._generator)
+            else:
+                fed = by_sample(use.input.detach(), self.site.layout(call), samples)[mask]
             self.inputs.add(fed.to("cpu"))
-        self.take(z, labels, start, before)
+        self.take(z, labels, start, before, mask)
         self._position = (before or 0) + z.shape[1]
 
     def _without_samples(self) -> None:
@@ -119,18 +143,23 @@ class LayerGatherer:
             )
 
     def take(
-        self, output: Tensor, labels: Tensor | None, start: int, before: int | None = None
+        self,
+        output: Tensor,
+        labels: Tensor | None,
+        start: int,
+        before: int | None = None,
+        mask: Tensor | None = None,
     ) -> None:
         """Take in outputs of the layer itself [B, P, K], before what is folded in.
 
         Where samples meet the layer several times, ``before`` says at how many positions they
-        have met it already.
+        have met it already. Only rows at which ``mask`` [B, P] is True count.
         """
-        z = self._folded(output.detach())
+        if mask is not None and not bool(mask.all()):
+            self._take_some(output, labels, start, before, mask.to("cpu"))
+            return
+        z = self._clean(self._folded(output.detach()))
         samples, positions, units = z.shape
-        if not math.isfinite(float(z.sum())) and not bool(z.isfinite().all()):
-            self.faulty |= (~z.isfinite()).flatten(0, 1).any(0)
-            z = torch.nan_to_num(z, nan=0.0, posinf=0.0, neginf=0.0)
         # In blocks that stay in the cache, as the rows are gone through several times.
         size = max(1, _BLOCK // (positions * units))
         ends = []
@@ -144,13 +173,57 @@ class LayerGatherer:
         self.greatest = torch.maximum(self.greatest, highs.amax(0))
         if self.by_sample:
             strength = torch.maximum(lows.abs(), highs.abs()) if self._even else highs
-            self._prototypes(z, nearest, strength, start, before)
+            self._prototypes(z, z, nearest, strength, start, before)
         rows = z.view(-1, units)
         self.kept.add(rows, labels, positions)
-        if self.outputs is not None:
-            several = samples * self.settings.patches
-            chosen = torch.randint(len(rows), (several,), generator=self._generator)
-            self.outputs.add(rows if len(rows) <= several else rows[chosen])
+        self._add_outputs(rows, samples)
+
+    def _take_some(
+        self,
+        output: Tensor,
+        labels: Tensor | None,
+        start: int,
+        before: int | None,
+        mask: Tensor,
+    ) -> None:
+        """Take in the rows at which the mask is True."""
+        z = self._clean(self._folded(output.detach()))
+        owners = mask.nonzero()[:, 0]
+        if not len(owners):
+            return
+        rows, of_rows = z[mask], None if labels is None else labels[owners]
+        size = max(1, _BLOCK // z.shape[2])
+        for first in range(0, len(rows), size):
+            part = slice(first, first + size)
+            own = None if of_rows is None else of_rows[part]
+            self._sum_up(rows[part][:, None], own, start, owners[part])
+        self.least = torch.minimum(self.least, rows.amin(0))
+        self.greatest = torch.maximum(self.greatest, rows.amax(0))
+        if self.by_sample:
+            # What does not count is as far from a hyperplane, and as weak, as can be.
+            left_out = ~mask[..., None]
+            far = z.masked_fill(left_out, math.inf)
+            weak = z.masked_fill(left_out, 0.0 if self._even else -math.inf)
+            strength = (weak.abs() if self._even else weak).amax(1)
+            strength = strength.masked_fill(~mask.any(1, keepdim=True), -math.inf)
+            self._prototypes(far, weak, far.abs().amin(1), strength, start, before)
+        self.kept.add(rows, of_rows)
+        self._add_outputs(rows, len(z))
+
+    def _add_outputs(self, rows: Tensor, samples: int) -> None:
+        """Add rows [n, K], drawn at random where there are many, to the outputs' covariance."""
+        if self.outputs is None:
+            return
+        several = samples * self.settings.patches
+        chosen = torch.randint(len(rows), (several,), generator=self._generator)
+        self.outputs.add(rows if len(rows) <= several else rows[chosen])
+
+    def _clean(self, z: Tensor) -> Tensor:
+        """Values [B, P, K] with 0 in place of what is no number, which is noted."""
+        if not math.isfinite(float(z.sum())) and not bool(z.isfinite().all()):
+            self.faulty |= (~z.isfinite()).flatten(0, 1).any(0)
+            z = torch.nan_to_num(z, nan=0.0, posinf=0.0, neginf=0.0)
+        return z
 
     def _folded(self, output: Tensor) -> Tensor:
         """The values in order in memory, with what follows the layer folded in."""
@@ -162,8 +235,10 @@ class LayerGatherer:
         room = z if z.data_ptr() != output.data_ptr() else None
         return torch.addcmul(self._shift.to(z.dtype), z, self._scale.to(z.dtype), out=room)
 
-    def _sum_up(self, z: Tensor, labels: Tensor | None, start: int) -> None:
-        """Add a block [B, P, K] to the sums."""
+    def _sum_up(
+        self, z: Tensor, labels: Tensor | None, start: int, owners: Tensor | None = None
+    ) -> None:
+        """Add a block [B, P, K] to the sums; ``owners`` [B] are the samples' numbers in a batch."""
         samples, positions, units = z.shape
         rows = z.view(-1, units)
         members = Members(labels, samples, positions, z.dtype)
@@ -183,23 +258,30 @@ class LayerGatherer:
             flat = (rows < low) | (rows > high)
         silent = self.activity.add(active, positive, flat, members)
         if len(silent):
-            self.activity.note_silent(silent // positions + start)
+            numbers = silent // positions
+            self.activity.note_silent((numbers if owners is None else owners[numbers]) + start)
 
     def _activated(self, rows: Tensor) -> Tensor:
         """The activations of rows [n, K]; the rows themselves where the function is not known."""
         return rows if self.site.apply is None else self.site.apply(rows)
 
     def _prototypes(
-        self, z: Tensor, nearest: Tensor, strength: Tensor, start: int, before: int | None
+        self,
+        near: Tensor,
+        strong: Tensor,
+        nearest: Tensor,
+        strength: Tensor,
+        start: int,
+        before: int | None,
     ) -> None:
-        """Keep the samples nearest the zero set, and the most active ones."""
-        several = z.shape[1] > 1
+        """Keep the samples nearest the zero set, and the most active ones, by values [B, P, K]."""
+        several = near.shape[1] > 1
 
         def of_nearest(samples: Tensor, units: Tensor) -> Tensor:
-            return z[samples, :, units].abs().argmin(1)
+            return near[samples, :, units].abs().argmin(1)
 
         def of_strongest(samples: Tensor, units: Tensor) -> Tensor:
-            values = z[samples, :, units]
+            values = strong[samples, :, units]
             return (values.abs() if self._even else values).argmax(1)
 
         self.near.add(nearest, start, of_nearest if several else None, before)
@@ -240,10 +322,17 @@ def rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> T
         axis -= 1  # the channels, which stood before, have moved behind
     if values.shape[axis] % samples:
         return None
-    values = values.movedim(axis, 0)
-    if not sample_major:
+    return by_sample(values, Layout(axis, sample_major), samples)
+
+
+def by_sample(values: Tensor, layout: Layout, samples: int) -> Tensor:
+    """Values [..., D] as [B, P, D] with P rows of each of the B samples."""
+    assert layout.axis is not None
+    width = values.shape[-1]
+    values = values.movedim(layout.axis, 0)
+    if not layout.sample_major:
         values = values.unflatten(0, (-1, samples)).movedim(1, 0)
-    return values.reshape(samples, -1, site.units)
+    return values.reshape(samples, -1, width)
 
 
 def _alike(output: Tensor, known: Tensor | None) -> bool:

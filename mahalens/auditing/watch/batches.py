@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,11 @@ from mahalens.auditing.watch.trace import tensors_in
 from mahalens.errors import InputError
 
 WANTED = (
-    "wanted a tensor x [N, ...], a pair (x, y), a Dataset, or a DataLoader of x or (x, y) batches"
+    "wanted a tensor x [N, ...], a pair (x, y), a dict of arguments, a Dataset, or a DataLoader of "
+    "x, (x, y) or dict batches"
 )
+USUAL_MASK = "attention_mask"
+"""The key under which batches for transformers say which tokens are no padding."""
 
 
 @dataclass
@@ -31,6 +34,8 @@ class Batch:
     labels: Tensor | None
     start: int
     """Number of the first sample."""
+    mask: Tensor | None = None
+    """Which tokens count [B, T]; False for padding. None if all do."""
 
     @property
     def size(self) -> int:
@@ -60,12 +65,12 @@ class Batch:
                 return type(value)(*map(changed, value))
             if isinstance(value, tuple | list):
                 return type(value)(map(changed, value))
-            if isinstance(value, dict):
+            if isinstance(value, Mapping):
                 return {key: changed(part) for key, part in value.items()}
             return value
 
-        labels = None if self.labels is None else change(self.labels)
-        return Batch(changed(self.args), changed(self.kwargs), labels, self.start)
+        labels, mask = (None if own is None else change(own) for own in (self.labels, self.mask))
+        return Batch(changed(self.args), changed(self.kwargs), labels, self.start, mask)
 
 
 class Batches:
@@ -76,14 +81,27 @@ class Batches:
         batch_size: samples per batch, where the data comes as tensors or a Dataset.
         labelled: whether labels in the data are to be used.
         drop_last: leave out the last batch if it is smaller.
+        mask: the key of batches that are dicts under which is said which tokens count [B, T];
+            None for none. A batch may lack the usual one.
     """
 
     def __init__(
-        self, data: Any, batch_size: int, labelled: bool = True, drop_last: bool = False
+        self,
+        data: Any,
+        batch_size: int,
+        labelled: bool = True,
+        drop_last: bool = False,
+        mask: str | None = USUAL_MASK,
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {batch_size}, wanted a whole number of at least 1")
+        if mask is not None and not isinstance(mask, str):
+            raise InputError(
+                f"mask is a {type(mask).__name__}; give the key of a batch's mask, such as "
+                f"{USUAL_MASK!r}, or None"
+            )
         self.labelled = labelled
+        self.mask = mask
         self._drawn: tuple[str, ...] = ()
         self._no_labels: tuple[str, ...] = ()
         self._source = _as_iterable(data, batch_size, drop_last)
@@ -126,8 +144,8 @@ class Batches:
 
     def _batch(self, item: Any, start: int) -> Batch:
         labels = None
-        if isinstance(item, dict):
-            kwargs = dict(item)
+        if isinstance(item, Mapping):  # a dict, or what a tokenizer returns
+            kwargs = {key: _as_tensor(value) for key, value in item.items()}
             for key in ("labels", "label"):
                 value = kwargs.pop(key, None)
                 labels = _labels(value) if labels is None else labels
@@ -152,10 +170,27 @@ class Batches:
                 f"a batch has {batch.size} samples and {len(labels)} labels; wanted one label per "
                 f"sample"
             )
+        batch.mask = self._mask(batch)
         _require_finite(batch)
         if not self.labelled:
             batch.labels = None
         return batch
+
+    def _mask(self, batch: Batch) -> Tensor | None:
+        """Which tokens of a batch count [B, T], where it says so."""
+        if self.mask is None:
+            return None
+        mask = batch.kwargs.get(self.mask)
+        if isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == batch.size:
+            return mask.to("cpu") != 0
+        if self.mask == USUAL_MASK:
+            return None  # of another kind, or none at all
+        have = ", ".join(map(str, batch.kwargs)) or "no keys"
+        given = f"is {list(mask.shape)}" if isinstance(mask, Tensor) else f"not among {have}"
+        raise InputError(
+            f"mask names {self.mask!r}, {given} in a batch of the data; give a key of a dict whose "
+            f"value is [B, T], 0 for padding"
+        )
 
 
 def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
@@ -165,6 +200,8 @@ def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
         data = (data,)
     if any(part.layout != torch.strided for part in tensors_in(data)):
         raise InputError("the data is sparse, wanted dense tensors; convert it with to_dense()")
+    if isinstance(data, Mapping):
+        return _Parts(_whole(data), batch_size, drop_last)
     if isinstance(data, tuple) and len(data) == 2 and _is_array(data[0]):
         data = (data[0], _as_array(data[1]))  # labels may be a plain list
     if isinstance(data, tuple | list) and data and all(_is_array(part) for part in data):
@@ -184,7 +221,7 @@ def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
         if isinstance(data, TensorDataset):
             return _Slices(data.tensors, batch_size, drop_last)
         return DataLoader(data, batch_size=batch_size, drop_last=drop_last)
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Iterator | dict):
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Iterator):
         return data
     advice = "; an iterator is used up after one pass" if isinstance(data, Iterator) else ""
     raise InputError(f"the data is {_described(data)}{advice}; {WANTED}")
@@ -204,6 +241,49 @@ class _Slices:
             if start >= count or (self.drop_last and start + self.size > count and start):
                 return
             yield tuple(tensor[start : start + self.size] for tensor in self.tensors)
+
+
+@dataclass
+class _Parts:
+    """A dict of tensors cut into batches; what has no samples goes into every batch."""
+
+    parts: dict[str, Any]
+    size: int
+    drop_last: bool
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        tensors = {key: part for key, part in self.parts.items() if isinstance(part, Tensor)}
+        count = len(next(iter(tensors.values())))
+        cut = {key: part for key, part in tensors.items() if part.ndim and len(part) == count}
+        for rows in _Slices(tuple(cut.values()), self.size, self.drop_last):
+            yield self.parts | dict(zip(cut, rows, strict=True))
+
+
+def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
+    """All samples as one dict of arguments."""
+    parts = {key: _as_tensor(value) for key, value in data.items()}
+    first = next((part for part in parts.values() if isinstance(part, Tensor)), None)
+    if first is None or not first.ndim:
+        raise InputError(
+            f"the data is a {type(data).__name__} without tensors; give arguments of the model by "
+            f"name, such as {{'input_ids': tensor [N, T]}}, from a tokenizer with "
+            f"return_tensors='pt'"
+        )
+    if not len(first):
+        raise InputError(f"the data has no samples; {WANTED}")
+    return parts
+
+
+def _as_tensor(value: Any) -> Any:
+    """An array, or nested lists of numbers of equal length, as a tensor; others as they are."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return torch.from_numpy(value)
+    if isinstance(value, list) and value and isinstance(value[0], list | int | float):
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError):
+            return value
+    return value
 
 
 def _as_array(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -54,12 +54,13 @@ class Runner:
         batch: Batch,
         on_layer: Callable[[Use], Any],
         on_other: Callable[..., Any] | None = None,
+        on_before: Callable[[Any], Any] | None = None,
     ) -> tuple[Any, Tracer]:
         """The model's output on a batch; each use of a layer is shown to ``on_layer``."""
         args, kwargs = self._fitted((batch.args, batch.kwargs))
-        tracer = Tracer(self.names, on_layer, on_other)
+        tracer = Tracer(self.names, on_layer, on_other, on_before)
         try:
-            with self._quiet(), self.names.following(), tracer:
+            with self._quiet(), self.names.following(tracer.measured), tracer:
                 if self._forward is not None:
                     return self._forward(self.model, *args, **kwargs), tracer
                 return self.model(*args, **kwargs), tracer
@@ -97,6 +98,8 @@ class Runner:
             back = None if turned is None else turned.get(name)
             if not all(_same_weight(other, site) for other in (less, back)):
                 unread[name] = "has a weight that is computed anew for each batch"
+            site.compare(less)
+            site.compare(back)
             find_layouts(site, less, back, count, sizes[-1])
         return {name: site for name, site in found.items() if name not in unread}, unread
 
@@ -105,12 +108,13 @@ class Runner:
         found, unread = self._look(batch)
         turned, _ = self._look(batch.turned())
         for name, site in found.items():
+            site.compare(turned.get(name))
             find_layouts(site, None, turned.get(name), batch.size, batch.size)
         return {name: site for name, site in found.items() if name not in unread}
 
     def _look(self, batch: Batch) -> tuple[dict[str, Site], dict[str, str]]:
         survey = Survey()
-        output, tracer = self.run(batch, survey.on_layer, survey.on_other)
+        output, tracer = self.run(batch, survey.on_layer, survey.on_other, survey.on_before)
         survey.finish(output)
         return survey.sites, tracer.unread
 
@@ -137,7 +141,7 @@ class Runner:
             return tuple(self._fitted(part) for part in value)
         if isinstance(value, list):
             return [self._fitted(part) for part in value]
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return {key: self._fitted(part) for key, part in value.items()}
         return value
 

@@ -72,6 +72,40 @@ POOLED = {
 }  # fmt: skip
 """Functions of a convolution's output that keep its channels apart."""
 MAX_POOLED = {name for name in POOLED if "max_pool" in name}
+ARITHMETIC = {
+    "add", "sub", "rsub", "mul", "div", "neg", "maximum", "minimum", "where", "gt", "ge", "lt",
+    "le",
+}  # fmt: skip
+"""Functions that treat each element by itself, whatever they are given."""
+NO_VALUES = {
+    "rand_like", "randn_like", "randint_like", "empty_like", "new_empty", "new_tensor", "new_full",
+    "new_zeros", "new_ones", ".grad",
+}  # fmt: skip
+"""Functions that look at the shape of a tensor and at none of its values."""
+FIRST_OF_SEVERAL = {
+    "native_batch_norm_legit_no_training", "native_layer_norm", "native_group_norm",
+} | MAX_POOLED  # fmt: skip
+"""Functions that return what they make and, besides it, how they made it."""
+_READABLE = {
+    "layer_norm": "LayerNorm",
+    "native_layer_norm": "LayerNorm",
+    "group_norm": "GroupNorm",
+    "native_group_norm": "GroupNorm",
+    "rms_norm": "RMSNorm",
+    "instance_norm": "InstanceNorm",
+    "batch_norm": "BatchNorm",
+    "getitem": "indexing",
+    "setitem": "assignment",
+}
+
+
+def readable(name: str) -> str:
+    """The name of a function as notes have it.
+
+    >>> readable("layer_norm"), readable("add")
+    ('LayerNorm', 'add')
+    """
+    return _READABLE.get(name, name)
 
 
 @functools.lru_cache(maxsize=4096)

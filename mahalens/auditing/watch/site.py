@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from mahalens.auditing.watch.trace import Use
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -30,10 +28,16 @@ class Fold(NamedTuple):
     shift: Tensor
     called: str
 
+    @property
+    def identity(self) -> bool:
+        """Whether nothing is changed, up to rounding."""
+        return bool(((self.scale - 1).abs() <= 1e-12).all()) and not bool(self.shift.any())
+
     def then(self, other: Fold) -> Fold:
         """This one and ``other`` after it."""
         scale = self.scale * other.scale
-        return Fold(scale, self.shift * other.scale + other.shift, f"{self.called}, {other.called}")
+        called = ", ".join(dict.fromkeys([*self.called.split(", "), other.called]))
+        return Fold(scale, self.shift * other.scale + other.shift, called)
 
     def same(self, other: Fold | None) -> bool:
         """Whether ``other`` does the same to every unit."""
@@ -65,6 +69,12 @@ class Site:
     """Functions that follow, by name; "none" for one that is no activation."""
     folds: list[Fold | None] = field(default_factory=list)
     """What was folded in before each of them."""
+    betweens: list[tuple[str, Any, Any] | None] = field(default_factory=list)
+    """What mixes units before each of them: its name, and the nodes it begins and ends at."""
+    between: Activation | None = None
+    """Makes of the layer's output what enters the activation, where that mixes units."""
+    distance: bool = False
+    """Whether the units are distances by construction, as in :class:`mahalens.nn.OffsetL2`."""
     scale: Tensor | None = None
     shift: Tensor | None = None
     folded: str | None = None
@@ -112,33 +122,79 @@ class Site:
         """The axis of an output along which the units are."""
         return output.ndim - 1 - (len(self.geometry["kernel"]) if self.convolution else 0)
 
-    def feeds_into(self, use: Use) -> bool:
-        """Whether inputs of ``use`` are this layer's units, in order, each with equal share."""
-        units = self.units
-        if use.kind == "Linear":
-            width = use.weight.shape[1]
-            return width % units == 0 if self.convolution else width == units
-        return self.convolution and use.weight.shape[1] == units and use.geometry["groups"] == (1,)
+    @property
+    def placed(self) -> bool:
+        """Whether each unit has a hyperplane: z = w·x + b enters its activation."""
+        return self.between is None and not self.distance
 
-    def is_followed(self, name: str, function: Activation | None, fold: Fold | None) -> None:
+    def is_followed(
+        self,
+        name: str,
+        function: Activation | None,
+        fold: Fold | None,
+        between: tuple[str, Any, Any] | None = None,
+    ) -> None:
         """Note what follows the layer in one place, and what stands between."""
+        if self.distance:
+            name, function, fold, between = "none", None, None, None  # the units are distances
         self.followed.setdefault(name, function)
         self.folds.append(fold)
+        self.betweens.append(between)
+
+    def note(self, text: str) -> None:
+        """Keep a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def settle(self) -> None:
         """Fold in what stands between the layer and what follows, if it is the same everywhere."""
-        if not self.folds or all(fold is None for fold in self.folds):
+        mixed = [between for between in self.betweens if between is not None]
+        if mixed:
+            if len({between[2] for between in mixed}) == 1 and len(mixed) == len(self.betweens):
+                name, first, last = mixed[0]
+                self.between = lambda z: last.value({first: z.clone()})
+                self.folded = name
+            else:
+                self._unfold(f"{mixed[0][0]} stands before only some uses of its output")
+                return
+        if all(fold is None for fold in self.folds):
             return
-        first = self.folds[0]
-        if first is not None and all(first.same(fold) for fold in self.folds):
-            self.scale, self.shift, self.folded = first
+        first_fold = self.folds[0]
+        if first_fold is not None and all(first_fold.same(fold) for fold in self.folds):
+            self.scale, self.shift, called = first_fold
+            self.folded = called if self.folded is None else f"{self.folded}, {called}"
             return
         # The activation applies to something else than this layer's own output.
-        self.followed = {"none": None}
-        self.notes.append(
+        self._unfold(
             "uses of its output differ in what stands before the activation, such as a batch "
             "norm, which is therefore not folded in"
         )
+
+    def _unfold(self, why: str) -> None:
+        """Read the layer's own output, with nothing that follows it."""
+        self.followed = {"none": None}
+        self.scale = self.shift = self.folded = self.between = None
+        self.readers.add(None)
+        self.note(why)
+
+    def compare(self, other: Site | None) -> None:
+        """Unfold what other samples were not treated by in the same way."""
+        if other is None or (self.folded is None and other.folded is None):
+            return
+        mine, yours = (
+            None if of.scale is None or of.shift is None else (of.scale, of.shift)
+            for of in (self, other)
+        )
+        same = (mine is None) == (yours is None) and self.folded == other.folded
+        if mine is not None and yours is not None:
+            same = same and all(map(torch.equal, mine, yours))
+        if same and self.between is not None and other.between is not None:
+            same = all(_same_values(self.between, other.between, z) for z in other.outputs)
+        if not same:
+            self._unfold(
+                f"what stands before its activation ({self.folded or other.folded}) depends on "
+                f"the samples of a batch, and is therefore not folded in"
+            )
 
     def rows(self) -> Tensor:
         """The weights [K, D] with what follows folded in."""
@@ -148,6 +204,15 @@ class Site:
         """The biases [K] with what follows folded in."""
         scaled = self.bias if self.scale is None else self.bias * self.scale
         return scaled if self.shift is None else scaled + self.shift
+
+
+def _same_values(one: Activation, two: Activation, z: Tensor) -> bool:
+    """Whether two functions make the same of an output."""
+    try:
+        made, wanted = one(z), two(z)
+    except Exception:  # one that was made for another number of samples
+        return False
+    return made.shape == wanted.shape and torch.allclose(made, wanted, 1e-4, 1e-5, equal_nan=True)
 
 
 def find_layouts(
@@ -181,8 +246,21 @@ def find_layouts(
         if len(tried) > 1 and back is not None and back.shape == output.shape:
             misses = [_miss(layout, output, back, samples) for layout in tried]
             tried = [tried[misses.index(min(misses))]]
-        site.layouts.append(tried[0] if tried else Layout(None))
+        layout = tried[0] if tried else Layout(None)
+        site.layouts.append(layout)
+        if site.between is not None and not _apart(site.between, output, layout, samples):
+            site._unfold(f"{site.folded} mixes samples before its activation")
     site.outputs = []
+
+
+def _apart(between: Activation, output: Tensor, layout: Layout, samples: int) -> bool:
+    """Whether a function of an output leaves samples alone when the first one changes."""
+    if layout.axis is None or output.shape[layout.axis] != samples or samples < 2:
+        return True
+    other = output.clone()
+    other.select(layout.axis, 0).mul_(-1.5).add_(1)
+    one, two = (between(z).narrow(layout.axis, 1, samples - 1) for z in (output, other))
+    return torch.allclose(one, two, 1e-4, 1e-5, equal_nan=True)
 
 
 def _output(site: Site | None, call: int) -> Tensor | None:

@@ -1,4 +1,9 @@
-"""Finds the layers of a model, and for each what follows it, by running a few samples."""
+"""Finds the layers of a model, and for each what follows it, by running a few samples.
+
+Every tensor that is computed from a layer's output is marked with how it was computed. What
+follows the layer is decided where such a tensor is used by something else: the next layer, a sum
+with another tensor, the model's output. Until then a unit may go through any number of functions.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +12,90 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from mahalens.auditing.watch.follow import (
+    Node,
+    Recognised,
+    Root,
+    affine_of,
+    alone,
+    by_unit,
+    recognise,
+    recorded,
+)
 from mahalens.auditing.watch.functions import (
     ACROSS_UNITS,
+    ARITHMETIC,
     ELEMENTWISE,
+    FIRST_OF_SEVERAL,
     MAX_POOLED,
     MOVED,
+    NO_VALUES,
     POOLED,
     RESHAPED,
     RISING,
     UNCHANGED,
     activation_of,
+    readable,
 )
-from mahalens.auditing.watch.site import Fold, Site
+from mahalens.auditing.watch.site import Activation, Fold, Site
 from mahalens.auditing.watch.trace import Use, tensors_in, weight_matrix
 
-_State = Literal["before", "pooled", "active"]
-"""Before the activation, before it and with only the largest values left, or after it."""
+_Kind = Literal["affine", "active", "other", "part", "read"]
+"""Affine in each unit; an activation, with at most a scale and a shift after it; another function
+of each unit; something that mixes units; or activations, noted, on their way to a reader."""
+_CALLED = {
+    "add": "bias",
+    "sub": "bias",
+    "mul": "scale",
+    "div": "scale",
+    "neg": "Neg",
+    "rsub": "Neg, bias",
+    "setitem": "assignment",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Core:
+    """An activation: its name and function, and what was folded in before it."""
+
+    name: str
+    function: Activation | None
+    fold: Fold | None
+    node: Node
+    origin: Tensor | None
 
 
 @dataclass
 class _Mark:
     """Where a tensor comes from: a layer's output, with what was done to it so far."""
 
-    ref: weakref.ref[Tensor]
     site: Site
-    state: _State = "before"
+    start: Root
+    """The layer's output itself."""
+    root: Root
+    """What the functions of each unit are functions of: the same, or what a norm made of it."""
+    node: Node
+    kind: _Kind = "affine"
     fold: Fold | None = None
-
-    @property
-    def active(self) -> bool:
-        return self.state == "active"
+    """What is folded in so far."""
+    origin: Tensor | None = None
+    """Which element of the root stands at each place of the tensor, if it was reshaped."""
+    core: _Core | None = None
+    plain: bool = True
+    """Whether nothing was done to the activations."""
+    folds: tuple[Fold | None, ...] = ()
+    """Affine functions that another function of each unit is made of."""
+    pooled: bool = False
+    """Whether only the largest values over positions are left."""
+    mixer: str = ""
+    """The function that mixed units on the way to the root."""
+    before: Fold | None = None
+    """What was folded in before the root."""
+    ref: weakref.ref[Tensor] | None = None
+    version: int = 0
 
 
 class Survey:
@@ -48,16 +104,20 @@ class Survey:
     def __init__(self) -> None:
         self.sites: dict[str, Site] = {}
         self._marks: dict[int, _Mark] = {}
+        self._open: dict[int, _Mark] = {}
+        """Marks of which nothing has been noted, by their id."""
+        self._generator = torch.Generator().manual_seed(0)
 
     def on_layer(self, use: Use) -> None:
         """Note a use of a layer; its input may be the output of another."""
-        for mark in self._marks_in(use.input):
-            mark.site.readers.add(use.name if mark.site.feeds_into(use) else None)
-            if not mark.active:
-                mark.site.is_followed("none", None, mark.fold)
-        for extra in (use.weight, use.bias):
-            for mark in self._marks_in(extra):
-                mark.site.readers.add(None)
+        self.on_before((use.input, use.weight, use.bias))
+        for tensor, mark in self._marked(use.input):
+            self._follow(mark, tensor)
+            honest = mark.plain and mark.kind != "part" and not (mark.mixer or mark.pooled)
+            honest = honest and not mark.site.distance
+            mark.site.readers.add(use.name if honest and _reads(mark, tensor, use) else None)
+        for tensor, mark in self._marked((use.weight, use.bias)):
+            self._consume(mark, tensor, "a layer's weight")
         site = self.sites.get(use.name)
         if site is None:
             bias = torch.zeros(use.units, dtype=torch.float64)
@@ -65,127 +125,416 @@ class Survey:
                 bias = use.bias.detach().to("cpu").to(torch.float64)
             shape = tuple(use.weight.shape)
             site = Site(use.name, use.kind, weight_matrix(use), bias, shape, use.geometry)
+            site.distance = use.distance
             self.sites[use.name] = site
         site.calls += 1
-        site.outputs.append(use.output.detach().clone())  # what follows may work in place
-        self._mark(use.output, _Mark(weakref.ref(use.output), site))
+        values = use.output.detach().as_subclass(Tensor).clone()  # what follows may work in place
+        site.outputs.append(values)
+        root = Root(values, site.units, site.unit_axis(values))
+        self._put(use.output, _Mark(site, root, root, root.node))
+
+    def on_before(self, value: Any) -> None:
+        """Look, before a function is called, whether tensors were changed by something unseen."""
+        for tensor, mark in self._marked(value):
+            if _version(tensor) != mark.version:
+                self._forget(tensor)
+                mark.site.readers.add(None)
+                if mark.kind != "read":
+                    mark.site.is_followed("none", None, None)
+                    mark.site.note(
+                        "its output is changed in place in a way that could not be followed"
+                    )
 
     def on_other(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Note what a function does with the output of a layer."""
-        outputs = list(tensors_in(result))
-        if not outputs or name.startswith((".shape", ".grad", ".dtype", ".device")):
+        marked = self._marked((args, kwargs))
+        if not marked or name in NO_VALUES:
             return
-        first = args[0] if args else kwargs.get("input")
-        marked = False
-        for mark in self._marks_in((args, kwargs)):
-            own = isinstance(first, Tensor) and mark.ref() is first
-            after = self._after(mark, func, name, args, kwargs, result) if own else None
+        outputs = list(tensors_in(result))
+        target = result if isinstance(result, Tensor) else None
+        changed = [tensor for tensor, mark in marked if _version(tensor) != mark.version]
+        if name == "setitem":
+            target = args[0]
+        elif not outputs and not changed:
+            return  # a question about shapes or types
+        elif name in FIRST_OF_SEVERAL and outputs:
+            target = outputs[0]
+        after = None
+        if target is not None and all(tensor is target for tensor in changed):
+            after = self._after(func, name, args, kwargs, marked, target)
+        for tensor, mark in marked:
+            self._open.pop(id(mark), None)
             if after is None:
-                self._unread(mark)
-            else:
-                after.ref = weakref.ref(outputs[0])
-                self._mark(outputs[0], after)
-                marked = True
-        if not marked:
-            # Functions that work in place return the tensor they were given, which is now another.
-            for output in outputs:
-                self._marks.pop(id(output), None)
+                self._consume(mark, None if any(tensor is t for t in changed) else tensor, name)
+        for tensor in changed:
+            self._forget(tensor)
+        if after is not None and target is not None:
+            self._put(target, after)
 
     def finish(self, output: Any) -> None:
         """Note that the model's own output is read by the user."""
-        for mark in self._marks_in(_plain(output)):
-            mark.site.output = True
-            self._unread(mark)
+        output = _plain(output)
+        self.on_before(output)
+        for tensor, mark in self._marked(output):
+            if mark.kind != "part" and not mark.mixer:
+                mark.site.output = True
+            self._consume(mark, tensor, "")
+        for mark in list(self._open.values()):
+            if not mark.site.followed:
+                self._follow(mark, None)
         self._marks.clear()
+        self._open.clear()
         for site in self.sites.values():
             site.settle()
 
     def _after(
-        self, mark: _Mark, func: Any, name: str, args: Any, kwargs: Any, result: Any
+        self,
+        func: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        marked: list[tuple[Tensor, _Mark]],
+        target: Tensor,
     ) -> _Mark | None:
         """What the result is, or None if it is no longer the layer's own output."""
-        site, source = mark.site, mark.ref()
-        if name in UNCHANGED:
-            return replace(mark)
-        if mark.active:
-            if name in POOLED and site.convolution:
-                return replace(mark)
-            if name not in RESHAPED or source is None or not isinstance(result, Tensor):
-                return None
-            return replace(mark) if _keeps_units(site, source, result) else None
-        if name in ELEMENTWISE:
-            called, function = activation_of(func, name, args, kwargs)
-            if mark.state == "pooled":
-                # The largest activation is that of the largest value only if it never falls.
-                site.readers.add(None)
-                if called not in RISING:
-                    return None
-            site.is_followed(called, function, mark.fold)
-            return replace(mark, state="active")
-        if name in ACROSS_UNITS:
-            site.is_followed(name, None, mark.fold)
-            site.readers.add(None)
-            return replace(mark, state="active")
-        if name in RESHAPED or name in MOVED:
-            return replace(mark)
-        if name in MAX_POOLED and site.convolution:
-            return replace(mark, state="pooled")
-        fold = None if mark.state == "pooled" else _affine(func, name, args, kwargs, site.units)
-        if fold is None:
+        (tensor, mark), marks = marked[0], [mark for _, mark in marked]
+        nodes = {id(one): of.node for one, of in marked}
+        same = all(other.start is mark.start for other in marks)
+        if not same or target.is_complex() or (name == "setitem" and tensor is not args[0]):
             return None
-        return replace(mark, fold=fold if mark.fold is None else mark.fold.then(fold))
+        single = len(marked) == 1
+        if single and name in UNCHANGED:
+            return _unchanged(func, name, args, kwargs, mark, tensor, target)
+        if single and (name in RESHAPED or name in MOVED or _keeps_all(name, args, target)):
+            return _reshaped(func, name, args, kwargs, mark, tensor, target, nodes)
+        if mark.kind == "read":
+            return self._pooled(func, name, args, kwargs, mark, tensor, target) if single else None
+        node = Node(func, name, recorded(args, nodes), recorded(kwargs, nodes))
+        shapes = {one.shape for one, _ in marked}
+        together = all(other.root is mark.root for other in marks) and _one_origin(marks)
+        if shapes == {target.shape} and together and mark.kind != "part":
+            tensors = [one for one, _ in marked]
+            norm = _batch_norm(func, name, args, kwargs, mark) if single else None
+            if norm is not None and mark.kind == "affine":
+                return replace(mark, node=node, fold=norm, ref=None)
+            known = name in ELEMENTWISE or name in ARITHMETIC
+            if known or alone(func, args, kwargs, tensors, self._generator):
+                return self._by_unit(func, name, args, kwargs, marks, node)
+        if single and name in POOLED:
+            return self._pooled(func, name, args, kwargs, mark, tensor, target)
+        if single and name in ACROSS_UNITS and mark.kind == "affine" and not mark.mixer:
+            mark.site.is_followed(name, None, mark.fold)
+            mark.site.readers.add(None)
+            return replace(mark, kind="read", plain=False)
+        return self._mixed(name, marks, node, target)
 
-    def _unread(self, mark: _Mark) -> None:
+    def _by_unit(
+        self, func: Any, name: str, args: Any, kwargs: Any, marks: list[_Mark], node: Node
+    ) -> _Mark | None:
+        """The result of a function that treats each unit by itself."""
+        mark, root = marks[0], marks[0].root
+        made = replace(mark, node=node, ref=None)
+        if all(other.kind == "affine" for other in marks):
+            if name in ELEMENTWISE and len(marks) == 1:
+                core = _named(func, name, args, kwargs, mark, node)
+                if core is not None:
+                    return replace(made, kind="active", core=core)
+            others = [other.fold.called for other in marks if other.fold is not None]
+            called = ", ".join(dict.fromkeys([*others, _CALLED.get(name, "affine")]))
+            probed = affine_of(root, node, mark.origin, called)
+            if probed is None:
+                return None
+            if probed is False:
+                parts = tuple({id(other.fold): other.fold for other in marks}.values())
+                return replace(made, kind="other", folds=parts, core=None)
+            return replace(made, fold=None if probed.identity else probed)
+        folds = [f for m in marks for f in (m.folds or ((m.core or m).fold,))]
+        unique = tuple({id(fold): fold for fold in folds}.values())[:4]
+        shared = mark.core
+        if shared is not None and all(other.core is shared for other in marks):
+            probed = affine_of(root, node, mark.origin, "", shared.node, shared.origin)
+            if probed is None:
+                return None
+            if probed is False:
+                return replace(made, kind="other", plain=True, folds=unique)
+            return replace(made, kind="active", plain=probed.identity, folds=unique)
+        return replace(made, kind="other", core=None, folds=unique)
+
+    def _pooled(
+        self, func: Any, name: str, args: Any, kwargs: Any, mark: _Mark, tensor: Tensor, target: Any
+    ) -> _Mark | None:
+        """The result of a pooling over positions, which keeps channels apart."""
+        if name not in POOLED or not mark.site.convolution:
+            return None
+        if not _apart(func, args, kwargs, mark, tensor, target):
+            return None
+        values = target.detach().as_subclass(Tensor).clone()
+        root = Root(values, mark.root.units, mark.site.unit_axis(values))
+        made = replace(mark, root=root, node=root.node, origin=None, ref=None)
+        if mark.kind == "affine":
+            if name not in MAX_POOLED or mark.mixer or mark.pooled:
+                return None
+            return replace(made, pooled=True, before=mark.fold, fold=None)
+        if mark.kind == "active":
+            self._follow(mark, tensor)
+            honest = mark.plain and not mark.pooled and not mark.mixer
+            return replace(made, kind="read", plain=honest)
+        return made if mark.kind == "read" else None
+
+    def _mixed(self, name: str, marks: list[_Mark], node: Node, target: Tensor) -> _Mark | None:
+        """The result of a function that mixes units, or parts of them, of one layer."""
+        mark = marks[0]
+        if any(other.kind not in ("affine", "part") or other.pooled for other in marks):
+            return None
+        if not target.is_floating_point():
+            return None
         mark.site.readers.add(None)
-        if not mark.active:
-            mark.site.is_followed("none", None, mark.fold)
+        mixer = next((other.mixer for other in marks if other.mixer), readable(name))
+        before = mark.before if mark.mixer else mark.fold
+        made = replace(mark, node=node, mixer=mixer, before=before, fold=None, ref=None)
+        if target.shape != mark.start.values.shape or mark.origin is not None:
+            return replace(made, kind="part", origin=None)
+        values = target.detach().as_subclass(Tensor).clone()
+        root = Root(values, mark.start.units, mark.start.axis, node)
+        return replace(made, kind="affine", root=root)
 
-    def _mark(self, tensor: Tensor, mark: _Mark) -> None:
-        self._marks[id(tensor)] = mark
+    def _consume(self, mark: _Mark, tensor: Tensor | None, name: str) -> None:
+        """Note that something else than a layer reads a tensor."""
+        mark.site.readers.add(None)
+        if mark.kind != "read":
+            self._follow(mark, tensor, name)
 
-    def _marks_in(self, value: Any) -> list[_Mark]:
-        found = []
+    def _follow(self, mark: _Mark, tensor: Tensor | None, name: str = "") -> None:
+        """Note what a layer is followed by, up to a tensor that is used by something else."""
+        self._open.pop(id(mark), None)
+        site = mark.site
+        if mark.kind == "read":
+            return
+        if tensor is not None and mark.kind != "part" and not _agrees(mark, tensor):
+            site.is_followed("none", None, None)
+            site.note("its output is changed in a way that could not be seen")
+            mark.plain = False
+            return
+        found = _outcome(mark)
+        unread = found is None or found.name == "none"
+        end = (mark.mixer or (readable(name) if name else "")) if unread else ""
+        if found is None or (found.name == "none" and (mark.mixer or mark.pooled)):
+            mark.plain = False
+            fold = mark.before if mark.mixer or mark.pooled else None
+            site.is_followed("none", None, fold)
+        else:
+            mark.plain = mark.plain and found.plain
+            between = (mark.mixer, mark.start.node, mark.root.node) if mark.mixer else None
+            fold = found.fold
+            if mark.pooled and mark.before is not None:
+                fold = mark.before if fold is None else mark.before.then(fold)
+            site.is_followed(found.name, found.function, fold, between)
+        if end:
+            site.note(f"its output could be followed as far as {end}, and no further")
+
+    def _put(self, tensor: Tensor, mark: _Mark) -> None:
+        key = id(tensor)
+
+        def gone(ref: weakref.ref[Tensor]) -> None:
+            if (known := self._marks.get(key)) is not None and known.ref is ref:
+                del self._marks[key]
+
+        mark.ref, mark.version = weakref.ref(tensor, gone), _version(tensor)
+        self._marks[key] = mark
+        if mark.kind in ("active", "other"):
+            self._open[id(mark)] = mark
+
+    def _forget(self, tensor: Tensor) -> None:
+        if (mark := self._marks.pop(id(tensor), None)) is not None:
+            self._open.pop(id(mark), None)
+
+    def _marked(self, value: Any) -> list[tuple[Tensor, _Mark]]:
+        found: dict[int, tuple[Tensor, _Mark]] = {}
         for tensor in tensors_in(value):
             mark = self._marks.get(id(tensor))
-            if mark is not None and mark.ref() is tensor:
-                found.append(mark)
-        return found
+            if mark is not None and mark.ref is not None and mark.ref() is tensor:
+                found[id(tensor)] = (tensor, mark)
+        return list(found.values())
 
 
-def _keeps_units(site: Site, source: Tensor, result: Tensor) -> bool:
-    """Whether a reshaped output still has a unit at each place, or a unit's block after another."""
-    if not site.convolution:
-        return result.shape[-1] == source.shape[-1]
-    if result.shape[:2] == source.shape[:2]:
-        return True
-    return source.ndim > 2 and result.shape == source.flatten(1).shape
-
-
-def _affine(func: Any, name: str, args: Any, kwargs: Any, units: int) -> Fold | None:
-    """Scale and shift [K] of a function that is affine in each unit: what can be folded in."""
-    ones = torch.ones(units, dtype=torch.float64)
-    if name == "neg":
-        return Fold(-ones, torch.zeros_like(ones), "Neg")
-    if name == "add" and len(args) == 2 and not kwargs:
-        other = args[1]
-        if isinstance(other, nn.Parameter) and other.shape == (units,):
-            return Fold(ones, _vector(other, 0.0, units), "bias")
+def _outcome(mark: _Mark) -> Recognised | None:
+    """What a tensor is of the layer's output; None if it is no function of each unit alone."""
+    if mark.kind == "affine":
+        return Recognised("none", None, mark.fold, True)
+    if mark.kind == "part":
         return None
-    read = _batch_norm(func, name, args, kwargs)
-    if read is None:
+    core = mark.core
+    inner = None if core is None else Recognised(core.name, core.function, core.fold, False)
+    found: Recognised | None
+    if mark.kind == "active" and inner is not None:
+        found = replace(inner, plain=mark.plain)
+    else:
+        found = recognise(mark.root, mark.node, mark.origin, mark.folds)
+        if inner is not None and inner.name == "abs" and found and found.name == "square":
+            found = inner  # a norm takes squares of what abs has made
+        found = found or inner or _unknown(mark)
+    if found is None:
         return None
-    mean, variance, weight, bias, eps = read
-    if not isinstance(mean, Tensor) or mean.shape != (units,):
-        return None
-    scale = _vector(weight, 1.0, units) / (_vector(variance, 1.0, units) + eps).sqrt()
-    shift = _vector(bias, 0.0, units) - _vector(mean, 0.0, units) * scale
-    return Fold(scale, shift, "BatchNorm")
+    if mark.pooled:
+        # The largest activation is that of the largest value only if it never falls.
+        rising = found.fold is None or bool((found.fold.scale > 0).all())
+        return replace(found, plain=False) if rising and found.name in RISING else None
+    return found
 
 
-def _batch_norm(func: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
-    """Mean, variance, weight, bias and eps of a batch norm that uses its running statistics."""
+def _unknown(mark: _Mark) -> Recognised | None:
+    """A function of each unit that goes by no name of an activation."""
+    grid = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None].expand(-1, mark.root.units)
+    if mark.root.table(mark.node, mark.origin, grid) is None:
+        return None  # it is another function at each position, or for each sample
+    single = sum(isinstance(arg, Node) for arg in mark.node.args) == 1
+    first = mark.node.args[0] if mark.node.args else None
+    name = mark.node.name if single and first is mark.root.node else "elementwise"
+    return Recognised(name, by_unit(mark.root, mark.node, mark.origin), None, True)
+
+
+def _agrees(mark: _Mark, tensor: Tensor) -> bool:
+    """Whether a tensor has the values that the functions seen so far give."""
+    actual = tensor.detach().as_subclass(Tensor)
+    try:
+        value = mark.node.value({mark.root.node: mark.root.values})
+    except Exception:
+        return False
+    if value.shape != actual.shape:
+        return False
+    one, two = value.double().nan_to_num(), actual.double().nan_to_num()
+    kind = actual.dtype if actual.is_floating_point() else torch.float32
+    size = float(one.abs().max()) if one.numel() else 0.0
+    return bool(((one - two).abs() <= 64 * torch.finfo(kind).eps * size).all())
+
+
+def _unchanged(
+    func: Any, name: str, args: Any, kwargs: Any, mark: _Mark, tensor: Tensor, target: Tensor
+) -> _Mark | None:
+    """The result of a function that leaves values as they are; dropout may be left switched on."""
+    if target.shape != tensor.shape or ("dropout" in name and not torch.equal(tensor, target)):
+        return None
+    if tensor.is_floating_point() and target.is_floating_point():
+        return replace(mark, ref=None)
+    node = Node(lambda value: value.to(target.dtype), name, (mark.node,))
+    return replace(mark, node=node, ref=None)
+
+
+def _keeps_all(name: str, args: Any, target: Tensor) -> bool:
+    """Whether an index takes every element once, as in ``z[:, None]``."""
+    if name != "getitem" or not isinstance(args[0], Tensor):
+        return False
+    return args[0].numel() == target.numel() and not any(True for _ in tensors_in(args[1]))
+
+
+def _reshaped(
+    func: Any,
+    name: str,
+    args: Any,
+    kwargs: Any,
+    mark: _Mark,
+    tensor: Tensor,
+    target: Tensor,
+    nodes: dict[int, Node],
+) -> _Mark | None:
+    """The result of a function that gives values another place."""
+    if target.dtype != tensor.dtype or target.numel() != tensor.numel():
+        return None
+    node = Node(func, name, recorded(args, nodes), recorded(kwargs, nodes))
+    if mark.kind == "part":
+        return replace(mark, node=node, ref=None)
+    origin = mark.origin
+    if origin is None:
+        origin = torch.arange(mark.root.values.numel()).view(mark.root.values.shape)
+    if target.shape != tensor.shape or name in MOVED:
+        origin = Node(func, name, node.args, node.kwargs).value({mark.node: origin})
+    return replace(mark, node=node, origin=origin.contiguous(), ref=None)
+
+
+def _apart(func: Any, args: Any, kwargs: Any, mark: _Mark, tensor: Tensor, target: Tensor) -> bool:
+    """Whether a pooling leaves the units of a convolution apart, each at its channel."""
+    axis = mark.site.unit_axis(target)
+    if target.ndim != tensor.ndim or axis < 0 or target.shape[axis] != mark.site.units:
+        return False
+    index = mark.root.unit_index(mark.origin)
+    wanted = torch.arange(mark.site.units)
+    if not bool((index.movedim(axis, -1) == wanted).all()):
+        return False
+    # Where only some units are not 0, only those may be so after the pooling.
+    node = Node()
+    nodes = {id(tensor): node}
+    pool = Node(func, "", recorded(args, nodes), recorded(kwargs, nodes))
+    shape = [-1 if at == axis else 1 for at in range(target.ndim)]
+    for some in (wanted % 2 == 0, wanted % 2 == 1, wanted % 4 < 2, wanted % 4 >= 2):
+        made = pool.value({node: some[index].to(tensor)})
+        if bool(((made != 0) & ~some.view(shape).to(made.device)).any()):
+            return False
+    return True
+
+
+def _one_origin(marks: list[_Mark]) -> bool:
+    first = marks[0].origin
+    for mark in marks[1:]:
+        if mark.origin is first:
+            continue
+        if mark.origin is None or first is None or not torch.equal(mark.origin, first):
+            return False
+    return True
+
+
+def _reads(mark: _Mark, tensor: Tensor, use: Use) -> bool:
+    """Whether inputs of ``use`` are a layer's units, in order, each with equal share."""
+    site, index = mark.site, mark.root.unit_index(mark.origin)
+    if index.shape != tensor.shape or use.distance:
+        return False
+    units = torch.arange(site.units)
+    if not use.geometry:
+        width = tensor.shape[-1]
+        if width != site.units and (not site.convolution or width % site.units):
+            return False
+        return bool((index == units.repeat_interleave(width // site.units)).all())
+    if not site.convolution or use.geometry["groups"] != (1,):
+        return False
+    axis = tensor.ndim - 1 - len(use.geometry["kernel"])
+    return tensor.shape[axis] == site.units and bool((index.movedim(axis, -1) == units).all())
+
+
+def _named(
+    func: Any, name: str, args: Any, kwargs: Any, mark: _Mark, node: Node
+) -> _Core | None:
+    """The activation that a function is by its name; None if it is to be judged by its values."""
+    if (node.args[0] if node.args else node.kwargs.get("input")) is not mark.node:
+        return None
+    called, function = activation_of(func, name, args, kwargs)
+    if name in ("threshold", "clamp", "hardtanh"):  # limits may be those of a relu, or none at all
+        found = recognise(mark.root, node, mark.origin, (mark.fold,))
+        if found is not None and found.name == "none":
+            return None
+        if found is not None and found.name in ("relu", "abs") and found.plain:
+            called, function = found.name, found.function
+    several = [part for part in tensors_in((args, kwargs)) if part.numel() > 1]
+    if len(several) > 1 and function is not None:
+        # Slopes and limits must be the same at all positions, as the function of a row has them.
+        grid = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None].expand(-1, mark.root.units)
+        table = mark.root.table(node, mark.origin, grid)
+        fold = mark.fold
+        try:
+            rows = function(grid if fold is None else grid * fold.scale + fold.shift)
+        except Exception:
+            return None
+        if table is None or rows.shape != table.shape or not torch.allclose(rows.double(), table):
+            return None
+    return _Core(called, function, mark.fold, node, mark.origin)
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, mark: _Mark) -> Fold | None:
+    """Scale and shift [K] of a batch norm that uses its running statistics, and what was before."""
     if func is functional.batch_norm:
         order = ["input", "mean", "variance", "weight", "bias", "training", "momentum", "eps"]
         renamed = {"running_mean": "mean", "running_var": "variance"}
@@ -199,10 +548,17 @@ def _batch_norm(func: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, ...]
         given = dict(zip(order, args, strict=False))
     else:
         return None
-    if given.get("training"):
+    units = mark.site.units
+    mean, variance = given.get("mean"), given.get("variance")
+    if given.get("training") or not isinstance(mean, Tensor) or mean.shape != (units,):
         return None
-    wanted = ("mean", "variance", "weight", "bias")
-    return (*(given.get(key) for key in wanted), float(given.get("eps", 1e-5)))
+    if not bool((mark.root.unit_index(mark.origin).movedim(1, -1) == torch.arange(units)).all()):
+        return None
+    eps = float(given.get("eps", 1e-5))
+    scale = _vector(given.get("weight"), 1.0, units) / (_vector(variance, 1.0, units) + eps).sqrt()
+    shift = _vector(given.get("bias"), 0.0, units) - _vector(mean, 0.0, units) * scale
+    fold = Fold(scale, shift, "BatchNorm")
+    return fold if mark.fold is None else mark.fold.then(fold)
 
 
 def _vector(value: Any, default: float, units: int) -> Tensor:

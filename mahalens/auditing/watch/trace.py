@@ -26,6 +26,7 @@ from mahalens.auditing.watch.functions import (
     LINEAR,
     MOVED,
     TRANSPOSED,
+    UNCHANGED,
     name_of,
 )
 from mahalens.auditing.watch.names import Names
@@ -43,6 +44,8 @@ class Use:
     bias: Tensor | None
     output: Tensor
     geometry: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    distance: bool = False
+    """Whether the outputs are distances by construction: no linear map, and no bias."""
 
     @property
     def units(self) -> int:
@@ -54,7 +57,8 @@ class Tracer(TorchFunctionMode):
     """Calls ``on_layer`` after each use of a layer, and ``on_other`` after any other function.
 
     ``on_layer(use)`` and ``on_other(func, name, args, kwargs, result)`` may return a value to go
-    on with instead of the one computed; None keeps it.
+    on with instead of the one computed; None keeps it. ``on_before`` is shown the arguments of
+    each function before it is called.
     """
 
     def __init__(
@@ -62,11 +66,13 @@ class Tracer(TorchFunctionMode):
         names: Names,
         on_layer: Callable[[Use], Any],
         on_other: Callable[..., Any] | None = None,
+        on_before: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
         self.names = names
         self.on_layer = on_layer
         self.on_other = on_other
+        self.on_before = on_before
         self.unread: dict[str, str] = {}
         """Layers that were used in a way that is not read, and why."""
         self.fault: Exception | None = None
@@ -77,16 +83,28 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         """See one function."""
         kwargs = kwargs or {}
+        if self.names.measuring:
+            return func(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             with self:
                 return _opened(func)(*args, **kwargs)
         name = name_of(func)
         with self._own():
             use_of = self._layer_before(name, args, kwargs) if name in LAYERS else None
+            if self.on_before is not None:
+                self.on_before((args, kwargs))
         result = func(*args, **kwargs)
         with self._own():
             replaced = self._after(func, name, args, kwargs, use_of, result)
         return result if replaced is None else replaced
+
+    def measured(self, name: str, module: Any, args: tuple[Any, ...], output: Tensor) -> Any:
+        """See the distances of a layer that measures them."""
+        prototypes = getattr(module, "distance", module).mu
+        x = args[0] if args and isinstance(args[0], Tensor) else output
+        kind = type(module).__name__
+        with self._own():
+            return self.on_layer(Use(name, kind, x, prototypes, None, output, distance=True))
 
     @contextmanager
     def _own(self) -> Iterator[None]:
@@ -98,10 +116,10 @@ class Tracer(TorchFunctionMode):
             raise
 
     def _after(self, func: Any, name: str, args: Any, kwargs: Any, use_of: Any, result: Any) -> Any:
-        if name in MOVED and args:
-            self.names.turn(args[0], result)
+        if args and (name in MOVED or name in UNCHANGED):
+            self.names.copied(args[0], result, name in MOVED)
         if name in TRANSPOSED and len(args) > 1 and isinstance(args[1], Tensor):
-            layer = self.names.layer_of(args[1])
+            layer = self.names.layer_of(args[1], across=True)
             if layer is not None:
                 self.unread[layer] = "a transposed convolution has no patches to measure"
         if use_of is not None and isinstance(result, Tensor):
@@ -120,7 +138,8 @@ class Tracer(TorchFunctionMode):
             return None
         kind, x, weight, bias, geometry = read
         turned = name in ("addmm", "matmul", "mm") or "turned" in geometry
-        layer = self.names.layer_of(weight, computed=name == "linear" or name in CONVOLUTIONS)
+        across = turned or "transposed" in geometry
+        layer = self.names.layer_of(weight, name == "linear" or name in CONVOLUTIONS, across)
         if layer is None:
             return None
         if reason := _why_not(x, weight, geometry):
@@ -130,7 +149,8 @@ class Tracer(TorchFunctionMode):
 
         def use(result: Tensor) -> Use:
             of_conv = {} if kind == "Linear" else geometry
-            return Use(layer, kind, x, matrix, bias, result, of_conv)
+            called = "PointSlope" if self.names.point_slope(weight) else kind
+            return Use(layer, called, x, matrix, bias, result, of_conv)
 
         return use
 
@@ -161,7 +181,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from tensors_in(part)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for part in value.values():
             yield from tensors_in(part)
 
