@@ -155,68 +155,49 @@ class LayerGatherer:
         Where samples meet the layer several times, ``before`` says at how many positions they
         have met it already. Only rows at which ``mask`` [B, P] is True count.
         """
+        z = self._folded(output.detach())
+        owners = None
         if mask is not None and not bool(mask.all()):
-            self._take_some(output, labels, start, before, mask.to("cpu"))
-            return
-        z = self._clean(self._folded(output.detach()))
+            mask = mask.to("cpu")
+            owners = mask.nonzero()[:, 0]
+            if not len(owners):
+                return
+            z = z.masked_fill(~mask[..., None], 0.0)  # padding may be anything, NaN too
+        z = whole = self._clean(z)
+        if mask is not None and owners is not None:
+            z, labels = z[mask][:, None], None if labels is None else labels[owners]
         samples, positions, units = z.shape
         # In blocks that stay in the cache, as the rows are gone through several times.
         size = max(1, _BLOCK // (positions * units))
         ends = []
         for first in range(0, samples, size):
-            block = z[first : first + size]
-            own = None if labels is None else labels[first : first + size]
-            self._sum_up(block, own, start + first)
+            part = slice(first, first + size)
+            block = z[part]
+            own = None if labels is None else labels[part]
+            if owners is None:
+                self._sum_up(block, own, start + first)
+            else:
+                self._sum_up(block, own, start, owners[part])
             ends.append(_ends(block, self._room))
         lows, highs, nearest = (torch.cat(parts) for parts in zip(*ends, strict=True))
         self.least = torch.minimum(self.least, lows.amin(0))
         self.greatest = torch.maximum(self.greatest, highs.amax(0))
-        if self.by_sample:
+        if self.by_sample and (owners is None or mask is None):
             strength = torch.maximum(lows.abs(), highs.abs()) if self._even else highs
             self._prototypes(z, z, nearest, strength, start, before)
-        rows = z.view(-1, units)
-        self.kept.add(rows, labels, positions)
-        self._add_outputs(rows, samples)
-
-    def _take_some(
-        self,
-        output: Tensor,
-        labels: Tensor | None,
-        start: int,
-        before: int | None,
-        mask: Tensor,
-    ) -> None:
-        """Take in the rows at which the mask is True."""
-        z = self._clean(self._folded(output.detach()))
-        owners = mask.nonzero()[:, 0]
-        if not len(owners):
-            return
-        rows, of_rows = z[mask], None if labels is None else labels[owners]
-        size = max(1, _BLOCK // z.shape[2])
-        for first in range(0, len(rows), size):
-            part = slice(first, first + size)
-            own = None if of_rows is None else of_rows[part]
-            self._sum_up(rows[part][:, None], own, start, owners[part])
-        self.least = torch.minimum(self.least, rows.amin(0))
-        self.greatest = torch.maximum(self.greatest, rows.amax(0))
-        if self.by_sample:
+        elif self.by_sample and mask is not None:
             # What does not count is as far from a hyperplane, and as weak, as can be.
-            left_out = ~mask[..., None]
-            far = z.masked_fill(left_out, math.inf)
-            weak = z.masked_fill(left_out, 0.0 if self._even else -math.inf)
+            far = whole.masked_fill(~mask[..., None], math.inf)
+            weak = whole.masked_fill(~mask[..., None], 0.0 if self._even else -math.inf)
             strength = (weak.abs() if self._even else weak).amax(1)
             strength = strength.masked_fill(~mask.any(1, keepdim=True), -math.inf)
             self._prototypes(far, weak, far.abs().amin(1), strength, start, before)
-        self.kept.add(rows, of_rows)
-        self._add_outputs(rows, len(z))
-
-    def _add_outputs(self, rows: Tensor, samples: int) -> None:
-        """Add rows [n, K], drawn at random where there are many, to the outputs' covariance."""
-        if self.outputs is None:
-            return
-        several = samples * self.settings.patches
-        chosen = torch.randint(len(rows), (several,), generator=self._generator)
-        self.outputs.add(rows if len(rows) <= several else rows[chosen])
+        rows = z.view(-1, units)
+        self.kept.add(rows, labels, positions)
+        if self.outputs is not None:
+            several = len(whole) * self.settings.patches
+            chosen = torch.randint(len(rows), (several,), generator=self._generator)
+            self.outputs.add(rows if len(rows) <= several else rows[chosen])
 
     def _clean(self, z: Tensor) -> Tensor:
         """Values [B, P, K] with 0 in place of what is no number, which is noted."""

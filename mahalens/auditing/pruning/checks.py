@@ -84,7 +84,9 @@ def require_fitting(model: nn.Module, record: AuditRecord) -> None:
         weight = getattr(module, "weight", None)
         if module is None or not isinstance(weight, Tensor):
             names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-            if not names & {f"{layer.name}_weight", f"{layer.name}.weight", layer.name}:
+            own = layer.name.removesuffix(" (transposed)")
+            wanted = {f"{own}{end}" for end in ("_weight", ".weight", ".mu", ".distance.mu", "")}
+            if not names & wanted and not isinstance(getattr(module, "mu", None), Tensor):
                 raise InputError(
                     f"the model has no layer {layer.name!r}, but the record does; "
                     "give the model that was audited"

@@ -127,6 +127,24 @@ def recorded(value: Any, nodes: Mapping[int, Node]) -> Any:
     return value
 
 
+def written(func: Any, args: Any, kwargs: Any, whole: Node) -> Callable[[Tensor, Tensor], Tensor]:
+    """The function that writes a part, as ``func`` takes it of a tensor, back into the tensor."""
+
+    def placed(value: Any, tensor: Tensor) -> Any:
+        if value is whole:
+            return tensor
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            return type(value)(placed(part, tensor) for part in value)
+        return value
+
+    def write(tensor: Tensor, part: Tensor) -> Tensor:
+        named = {key: placed(value, tensor) for key, value in kwargs.items()}
+        func(*placed(args, tensor), **named).copy_(part)
+        return tensor
+
+    return write
+
+
 def _filled(value: Any, values: dict[Node, Tensor], like: Tensor) -> Any:
     """Arguments with nodes replaced by copies of their values, and numbers as precise as these."""
     if isinstance(value, Node):
@@ -181,6 +199,14 @@ class Root:
             whole[origin.flatten()] = tensor.flatten()
             tensor = whole.view(self.values.shape)
         return tensor.movedim(self.axis, -1).reshape(-1, self.units)
+
+    def alone(self, node: Node, generator: torch.Generator) -> bool:
+        """Whether a node of the root's shape treats each element by itself; see :func:`alone`."""
+
+        def value(tensor: Tensor) -> Tensor:
+            return node.value({self.node: tensor})
+
+        return alone(value, (self.values,), {}, [self.values], generator)
 
     def table(
         self,

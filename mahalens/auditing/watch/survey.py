@@ -24,6 +24,7 @@ from mahalens.auditing.watch.follow import (
     by_unit,
     recognise,
     recorded,
+    written,
 )
 from mahalens.auditing.watch.functions import (
     ACROSS_UNITS,
@@ -94,6 +95,8 @@ class _Mark:
     """The function that mixed units on the way to the root."""
     before: Fold | None = None
     """What was folded in before the root."""
+    view: tuple[weakref.ref[Tensor], Node] | None = None
+    """Of a part that lies in the memory of another tensor: that one, and how it is taken of it."""
     ref: weakref.ref[Tensor] | None = None
     version: int = 0
 
@@ -162,16 +165,40 @@ class Survey:
         elif name in FIRST_OF_SEVERAL and outputs:
             target = outputs[0]
         after = None
-        if target is not None and all(tensor is target for tensor in changed):
+        if target is not None and all(_one_memory(tensor, target) for tensor in changed):
             after = self._after(func, name, args, kwargs, marked, target)
         for tensor, mark in marked:
             self._open.pop(id(mark), None)
             if after is None:
                 self._consume(mark, None if any(tensor is t for t in changed) else tensor, name)
+        views = [mark.view for tensor, mark in marked if changed and tensor is target]
         for tensor in changed:
             self._forget(tensor)
         if after is not None and target is not None:
+            after.view = views[0] if views else _view(marked, target, after.node)
             self._put(target, after)
+            self._write_back(after)
+
+    def _write_back(self, part: _Mark) -> None:
+        """Follow a tensor of which a part was changed in place, as by ``z[:, 5] *= 0``."""
+        if part.view is None:
+            return
+        ref, taken = part.view
+        whole = ref()
+        mark = None if whole is None else self._marks.get(id(whole))
+        if whole is None or mark is None or mark.ref is None or mark.ref() is not whole:
+            return
+        if _version(whole) == mark.version or taken.func is None or mark.node not in taken.args:
+            return
+        node = Node(
+            written(taken.func, taken.args, taken.kwargs, mark.node),
+            "setitem",
+            (mark.node, part.node),
+        )
+        after = self._again("setitem", mark, node, whole)
+        if after is not None:
+            self._forget(whole)
+            self._put(whole, after)
 
     def finish(self, output: Any) -> None:
         """Note that the model's own output is read by the user."""
@@ -293,12 +320,27 @@ class Survey:
         mark.site.readers.add(None)
         mixer = next((other.mixer for other in marks if other.mixer), readable(name))
         before = mark.before if mark.mixer else mark.fold
+        if (again := self._again(name, mark, node, target)) is not None:
+            return again
         made = replace(mark, node=node, mixer=mixer, before=before, fold=None, ref=None)
         if target.shape != mark.start.values.shape or mark.origin is not None:
             return replace(made, kind="part", origin=None)
         values = target.detach().as_subclass(Tensor).clone()
         root = Root(values, mark.start.units, mark.start.axis, node)
         return replace(made, kind="affine", root=root)
+
+    def _again(self, name: str, mark: _Mark, node: Node, target: Tensor) -> _Mark | None:
+        """What is made of parts of an output, if it is a function of each of its units again."""
+        start = mark.start
+        if target.shape != start.values.shape or not start.alone(node, self._generator):
+            return None
+        made = _Mark(mark.site, start, start, node)
+        probed = affine_of(start, node, None, _CALLED.get(name, "affine"))
+        if probed is None:
+            return None
+        if probed is False:
+            return replace(made, kind="other", folds=(None,))
+        return replace(made, fold=None if probed.identity else probed)
 
     def _consume(self, mark: _Mark, tensor: Tensor | None, name: str) -> None:
         """Note that something else than a layer reads a tensor."""
@@ -357,6 +399,24 @@ class Survey:
             if mark is not None and mark.ref is not None and mark.ref() is tensor:
                 found[id(tensor)] = (tensor, mark)
         return list(found.values())
+
+
+def _view(
+    marked: list[tuple[Tensor, _Mark]], target: Tensor, node: Node
+) -> tuple[weakref.ref[Tensor], Node] | None:
+    """The tensor in whose memory a new one lies, and how it is taken of it."""
+    tensor = marked[0][0]
+    if len(marked) > 1 or target is tensor or target.is_inference():
+        return None
+    return (weakref.ref(tensor), node) if _one_memory(tensor, target) else None
+
+
+def _one_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one, or views of one."""
+    try:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a tensor of another kind
+        return one is other
 
 
 def _outcome(mark: _Mark) -> Recognised | None:
@@ -501,9 +561,7 @@ def _reads(mark: _Mark, tensor: Tensor, use: Use) -> bool:
     return tensor.shape[axis] == site.units and bool((index.movedim(axis, -1) == units).all())
 
 
-def _named(
-    func: Any, name: str, args: Any, kwargs: Any, mark: _Mark, node: Node
-) -> _Core | None:
+def _named(func: Any, name: str, args: Any, kwargs: Any, mark: _Mark, node: Node) -> _Core | None:
     """The activation that a function is by its name; None if it is to be judged by its values."""
     if (node.args[0] if node.args else node.kwargs.get("input")) is not mark.node:
         return None
