@@ -183,6 +183,73 @@ def test_rows_that_belong_to_no_sample():
     assert int(layer.prototypes.near_sample.max()) == -1
 
 
+TIED = {
+    "F.linear of t()": lambda h, w, b: functional.linear(h, w.t(), b),
+    "F.linear of transpose": lambda h, w, b: functional.linear(h, w.transpose(0, 1), b),
+    "F.linear of a copy": lambda h, w, b: functional.linear(h, w.T.contiguous(), b),
+    "@": lambda h, w, b: h @ w + b,
+    "addmm": lambda h, w, b: torch.addmm(b, h, w),
+    "einsum": lambda h, w, b: torch.einsum("nk,kd->nd", h, w) + b,
+}
+
+
+class Tied(nn.Module):
+    """An autoencoder whose decoder uses the encoder's weight the other way round."""
+
+    def __init__(self, units, decode, first=False):
+        super().__init__()
+        torch.manual_seed(7)
+        self.e, self.b = nn.Linear(4, units), nn.Parameter(torch.randn(4))
+        self.decode, self.first = decode, first
+
+    def forward(self, x):
+        if self.first:  # the decoder is used before the encoder
+            x = self.decode(x.new_ones(len(x), self.e.out_features), self.e.weight, self.b) + x
+        return self.decode(torch.relu(self.e(x)), self.e.weight, self.b)
+
+
+@pytest.mark.parametrize("decode", TIED)
+@pytest.mark.parametrize("units", [6, 4])  # K = D must not make one layer of two
+def test_a_decoder_that_shares_its_encoders_weight(decode, units):
+    model, x = Tied(units, TIED[decode]), vectors()
+    record = audit(model, (x, LABELS), batch_size=4)
+    assert [(layer.name, layer.units_count, layer.inputs) for layer in record.layers] == [
+        ("e", units, 4),
+        ("e (transposed)", 4, units),
+    ]
+    assert record.layer("e").feeds == "e (transposed)"
+    assert record.skipped == ()
+    with torch.no_grad():
+        weight = model.e.weight.double()
+        z = x.double() @ weight.T + model.e.bias.double()
+        assert_read(record.layer("e"), list(z[:, None]), LABELS, positive)
+        out = z.relu() @ weight + model.b.double()
+        assert_read(record.layer("e (transposed)"), list(out[:, None]), LABELS)
+        lengths = record.layer("e (transposed)").hyperplanes.length
+        torch.testing.assert_close(lengths, weight.norm(dim=0))
+
+
+def test_a_tied_weight_keeps_the_name_of_its_module():
+    record = audit(Tied(6, TIED["@"], first=True), (vectors(), LABELS), batch_size=4)
+    found = {layer.name: (layer.units_count, layer.calls) for layer in record.layers}
+    assert found == {"e (transposed)": (4, 2), "e": (6, 1)}
+
+
+class TiedConvolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 2)
+
+    def forward(self, x):
+        return functional.conv_transpose1d(self.conv(x[:, None]).relu(), self.conv.weight)[:, 0]
+
+
+def test_a_transposed_convolution_takes_nothing_from_the_one_it_shares_weights_with():
+    record = audit(TiedConvolution(), (vectors(), LABELS))
+    assert [(layer.name, layer.activation) for layer in record.layers] == [("conv", "relu")]
+    assert [part.name for part in record.skipped] == ["conv (transposed)"]
+
+
 class LowRank(nn.Linear):
     """A Linear with a trained addition of low rank beside its frozen weight."""
 

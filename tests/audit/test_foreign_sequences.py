@@ -3,6 +3,8 @@
 The twin runs one sample at a time, so that it cannot mix them up.
 """
 
+import collections
+
 import pytest
 import torch
 from foreign_twin import assert_read, one_by_one, rows_of_samples
@@ -10,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from mahalens.auditing.network import audit
+from mahalens.errors import InputError
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2, 2, 0, 1, 1, 0])
 
@@ -178,6 +181,115 @@ def _nothing():
     import contextlib
 
     return contextlib.nullcontext()
+
+
+class Bag(nn.Module):
+    """Reads every token by itself, and sums up those that count."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.embedding = nn.Embedding(20, 8)
+        self.layer, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, input_ids, attention_mask=None, tokens=None):
+        real = attention_mask if attention_mask is not None else tokens
+        hidden = torch.relu(self.layer(self.embedding(input_ids)))
+        return self.head((hidden * real[..., None]).sum(1) / real.sum(1)[:, None])
+
+
+def padded(key="attention_mask", count=100, real=8):
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(0, 20, (count, 32), generator=generator)
+    mask = torch.zeros(count, 32, dtype=torch.long)
+    mask[:, :real] = 1
+    return {"input_ids": tokens, key: mask, "labels": torch.arange(count) % 3}
+
+
+def test_padding_is_no_data():
+    model, data = Bag(), padded()
+    record = audit(model, data, batch_size=30)
+    assert [(layer.name, layer.rows, layer.positions) for layer in record.layers] == [
+        ("layer", 800, 8),
+        ("head", 100, 1),
+    ]
+    hidden = model.layer(model.embedding(data["input_ids"][:, :8])).detach().double()
+    layer = record.layer("layer")
+    assert_read(layer, list(hidden), data["labels"], positive)
+    assert int(layer.prototypes.near_position.max()) < 8
+    fed = model.embedding(data["input_ids"][:, :8]).detach().double().flatten(0, 1)
+    spectrum = torch.linalg.eigvalsh(torch.cov(fed.T, correction=0)).flip(0)
+    torch.testing.assert_close(layer.whitening.spectrum, spectrum, rtol=1e-4, atol=1e-6)
+    assert int(layer.histograms.counts[0].sum()) == 800
+
+
+def test_masks_of_any_shape_and_none():
+    data = padded()
+    lengths = torch.randint(0, 33, (100, 1), generator=torch.Generator().manual_seed(1))
+    lengths[0] = 0  # nothing but padding
+    data["attention_mask"] = torch.arange(32) >= 32 - lengths  # padding comes first
+    model = Bag()
+
+    def forward(model, **arguments):
+        real = arguments["attention_mask"].float()
+        return model(arguments["input_ids"], real + 1e-9)
+
+    layer = audit(model, data, batch_size=30, forward=forward).layer("layer")
+    hidden = model.layer(model.embedding(data["input_ids"])).detach().double()
+    rows = [row[own] for row, own in zip(hidden, data["attention_mask"], strict=True)]
+    assert layer.rows == int(lengths.sum())
+    torch.testing.assert_close(layer.units.mean, torch.cat(rows).mean(0), rtol=1e-4, atol=1e-5)
+    assert 0 not in layer.prototypes.near_sample
+    assert audit(model, padded(), mask=None).layer("layer").rows == 3200
+
+
+def test_another_key_of_the_mask():
+    model, data = Bag(), padded("tokens")
+    assert audit(model, data).layer("layer").rows == 3200
+    assert audit(model, data, mask="tokens").layer("layer").rows == 800
+    with pytest.raises(InputError, match="mask names 'real', not among input_ids, tokens"):
+        audit(model, data, mask="real")
+    with pytest.raises(InputError, match="mask is a Tensor; give the key"):
+        audit(model, data, mask=torch.ones(3))
+
+
+def test_padding_may_be_no_numbers():
+    model, data = Bag(), padded()
+    model.embedding.weight.data[0] = torch.nan
+    data["input_ids"][:, :8] = data["input_ids"][:, :8].clamp(min=1)
+    data["input_ids"][:, 8:] = 0
+    layer = audit(model, data, predict=lambda output: output[:, 0].long() * 0).layer("layer")
+    assert not any("NaN" in note for note in layer.notes)
+    assert bool(layer.units.mean.isfinite().all())
+
+
+class Encoding(collections.UserDict):
+    """A mapping that is no dict, as tokenizers return it."""
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_mappings_are_batches(lists):
+    data, model = padded(), Bag()
+    wanted = audit(model, data, batch_size=30).layer("layer")
+    whole = {key: value.tolist() if lists else value for key, value in data.items()}
+    parts = [
+        Encoding({key: value[start : start + 30] for key, value in data.items()})
+        for start in range(0, 100, 30)
+    ]
+    for given in (Encoding(whole), parts):
+        record = audit(model, given, batch_size=30)
+        layer = record.layer("layer")
+        assert layer.rows == 800
+        assert record.accuracy is not None
+        assert torch.equal(layer.units.class_mean, wanted.units.class_mean)
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"input_ids": "words"}, Encoding({"input_ids": [[1, 2], [3]]})]
+)
+def test_mappings_without_tensors_are_refused_in_one_line(data):
+    with pytest.raises(InputError, match="without tensors; give arguments of the model by name"):
+        audit(Bag(), data)
 
 
 class Vision(nn.Module):
