@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "data": {"geometry"},
     "nn": {"geometry"},
     "init": {"geometry", "nn", "auditing"},  # a start is looked at, and fed, as an audit does it
-    "auditing": {"geometry", "nn"},
+    "auditing": {"geometry", "nn", "stats"},
     "train": {"geometry", "nn", "init", "auditing", "data"},
     "studies": {"geometry", "nn", "init", "auditing", "data", "stats", "train"},
     "report": {"geometry", "nn", "init", "auditing", "data", "stats", "train", "studies"},

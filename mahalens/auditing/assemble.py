@@ -15,14 +15,22 @@ from mahalens.auditing.gather.readings import (
     read_prototypes,
     read_units,
 )
-from mahalens.auditing.readings import PerturbationReading, WhiteningReading
+from mahalens.auditing.placing import resampled_shares
+from mahalens.auditing.readings import (
+    HyperplaneReading,
+    PerturbationReading,
+    UnitReading,
+    WhiteningReading,
+)
 from mahalens.auditing.record import LayerRecord, Skipped
 from mahalens.auditing.repeats.groups import read_grouped_pairs
 from mahalens.auditing.suggestions import suggest
-from mahalens.auditing.verdicts import judge
+from mahalens.auditing.verdicts import Evidence, judge_layers, placed_units, weigh
 from mahalens.auditing.watch.forward import Runner
 from mahalens.auditing.whitening import output_whitening, read_whitening
 
+_UNMARKED = ("none", "softmax", "log_softmax")
+"""What may follow an output layer without telling z = 0 from other values."""
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
@@ -32,14 +40,25 @@ def layer_record(
     nodes: Sequence[int] | None = None,
     perturbation: PerturbationReading | None = None,
     placed: bool = True,
-) -> LayerRecord:
-    """The record of a layer; ``placed`` says whether its weights are known."""
+    reader: LayerGatherer | None = None,
+) -> tuple[LayerRecord, Evidence]:
+    """Return the record of a layer and what its verdict follows from.
+
+    The verdict in the record is of this layer alone, against chance.
+
+    Args:
+        gathered: what was gathered about the layer.
+        classes: number of classes of the data.
+        nodes: units whose histograms are wanted.
+        perturbation: None if it was not measured.
+        placed: whether the layer's weights are known.
+        reader: the one layer that reads its activations.
+    """
     site, settings = gathered.site, gathered.settings
     placed = placed and site.placed
-    ascending = ascending_rows(gathered.kept.rows)
-    units = read_units(gathered, classes, ascending)
+    units, hyperplanes = read_where(gathered, classes, placed, reader)
+    evidence = layer_evidence(gathered, units, hyperplanes, perturbation, resampled=True)
     rows, offsets = site.rows(), site.offsets()
-    hyperplanes = read_places(gathered, units, ascending) if placed else None
     (groups,) = site.geometry.get("groups", (1,))
     pairs = read_grouped_pairs(rows, offsets, groups, cosine=settings.cosine) if placed else None
     whitening, mean, std = _whitening(gathered, pairs.kept if pairs is not None else None)
@@ -52,7 +71,7 @@ def layer_record(
             f"from {gathered.kept.seen:,}"
         )
     length = torch.linalg.vector_norm(rows, dim=1) if placed else torch.ones(site.units)
-    return LayerRecord(
+    record = LayerRecord(
         name=site.name,
         kind=site.kind,
         units_count=site.units,
@@ -71,7 +90,7 @@ def layer_record(
         prototypes=read_prototypes(gathered, length.double()),
         histograms=read_histograms(gathered, classes, nodes),
         perturbation=perturbation,
-        verdict=judge(units, hyperplanes, perturbation, site.units, site.output),
+        verdict=judge_layers([evidence])[0],
         suggestions=suggest(
             activation=site.activation,
             feeds=site.feeds,
@@ -83,6 +102,62 @@ def layer_record(
             input_std=std,
         ),
         notes=tuple(gathered.notes),
+    )
+    return record, evidence
+
+
+def read_where(
+    gathered: LayerGatherer, classes: int, placed: bool = True, reader: LayerGatherer | None = None
+) -> tuple[UnitReading, HyperplaneReading | None]:
+    """Return how the units respond and where their hyperplanes lie."""
+    ascending = ascending_rows(gathered.kept.rows)
+    units = read_units(gathered, classes, ascending, reader)
+    known = placed and gathered.site.placed
+    return units, read_places(gathered, units, ascending) if known else None
+
+
+def layer_evidence(
+    gathered: LayerGatherer,
+    units: UnitReading,
+    hyperplanes: HyperplaneReading | None,
+    perturbation: PerturbationReading | None = None,
+    resampled: bool = False,
+) -> Evidence:
+    """Return what the verdict on a layer follows from; ``resampled`` with the score's interval."""
+    site, settings = gathered.site, gathered.settings
+    shares = None
+    chosen = placed_units(units, hyperplanes, site.output)
+    if resampled and hyperplanes is not None and bool(chosen.any()):
+        labels, moments = gathered.kept.labels, gathered.moments
+        mean, std = units.mean[None], units.std[None]
+        counts = moments.overall().rows[None]
+        if units.class_mean is not None and units.class_std is not None:
+            mean, std = units.class_mean, units.class_std
+            counts = moments.by_class(len(mean)).rows
+        else:
+            labels = torch.zeros_like(labels)
+        # Rows of one sample are taken to say the same: fewer samples, a wider interval.
+        samples = counts * (gathered.samples / max(1, gathered.kept.seen))
+        shares = resampled_shares(
+            gathered.kept.rows,
+            labels,
+            mean,
+            std,
+            samples,
+            chosen,
+            settings.through,
+            settings.seed,
+        )
+    return weigh(
+        units,
+        hyperplanes,
+        perturbation,
+        site.units,
+        site.output,
+        unmarked=site.output and site.activation in _UNMARKED,
+        by_construction=site.distance,
+        shares=shares,
+        seed=settings.seed,
     )
 
 

@@ -96,7 +96,9 @@ def audit_features(
             f"inputs has {len(inputs)} samples and features {samples}; wanted the inputs that "
             f"these features were made from"
         )
-    layer = layer_record(gatherer, known.count(), placed=weight is not None)
+    if (order := known.settle()) is not None:
+        gatherer.reorder(order)
+    layer, _ = layer_record(gatherer, known.count(), placed=weight is not None)
     return AuditRecord(
         mahalens=__version__,
         torch=torch.__version__,

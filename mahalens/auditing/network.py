@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from mahalens._version import __version__
 from mahalens.auditing.assemble import layer_record, skipped_parts
+from mahalens.auditing.baseline import baseline_evidence, untrained_copy
 from mahalens.auditing.choosing import Nodes, check_image, check_nodes, chosen_layers
 from mahalens.auditing.classes import Classes
 from mahalens.auditing.examples import collect_examples
 from mahalens.auditing.gather.layer import LayerGatherer
 from mahalens.auditing.perturb_layers import perturb_layers
-from mahalens.auditing.record import AuditRecord, DataFacts, Settings
+from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings
 from mahalens.auditing.settings import settings_from
-from mahalens.auditing.verdicts import summarise
+from mahalens.auditing.verdicts import Evidence, judge_layers, summarise
 from mahalens.auditing.watch.batches import USUAL_MASK, Batch, Batches
 from mahalens.auditing.watch.forward import Forward, Runner, predicted, scores_of
+from mahalens.auditing.watch.site import Site
 from mahalens.auditing.watch.trace import Use
 from mahalens.auditing.watch.untouched import untouched
 from mahalens.errors import InputError
@@ -48,6 +51,7 @@ def audit(
     name: str | None = None,
     forward: Forward | None = None,
     predict: Predict | None = None,
+    baseline: Literal["auto"] | nn.Module | None = "auto",
     progress: Progress | None = None,
     **settings: Any,
 ) -> AuditRecord:
@@ -79,6 +83,9 @@ def audit(
         name: what to call the model; default its class.
         forward: how to call the model: ``forward(model, *inputs)``.
         predict: how to get classes [B] from the model's output; default the largest score.
+        baseline: the same network untrained, from which a layer must differ to get a verdict.
+            ``auto`` makes a copy with new starting weights and runs it on up to 2,048 samples;
+            None leaves the comparison out.
         progress: called with what is being done and how many samples are done.
         **settings: see :class:`~mahalens.auditing.record.Settings`.
 
@@ -97,6 +104,8 @@ def audit(
         settings_from(settings),
         predict,
         progress or (lambda what, done: None),
+        forward,
+        _checked(baseline),
     )
     known = Classes(classes, request.settings)
     try:
@@ -115,6 +124,8 @@ class _Request:
     settings: Settings
     predict: Predict | None
     progress: Progress
+    forward: Forward | None
+    baseline: Literal["auto"] | nn.Module | None
 
 
 def _read(
@@ -135,7 +146,7 @@ def _read(
     check_image(image, tuple(first.first.shape[1:]))
     sites, unread = runner.survey(first)
     skipped = skipped_parts(runner, unread)
-    sites = chosen_layers(sites, layers, skipped)
+    sites = chosen_layers(_with_units(sites, unread), layers, skipped)
     check_nodes(nodes, sites)
     classes.prepare(batches, first.labels is not None, request.progress)
     gatherers = {
@@ -143,12 +154,21 @@ def _read(
         for number, (key, site) in enumerate(sites.items())
     }
     left_out = set(unread) if layers is None else None
-    samples, accuracy = _stream(request, classes, gatherers, left_out)
+    samples, accuracy, scores = _stream(request, classes, gatherers, left_out)
     notes = []
-    guessed = accuracy is not None and request.predict is None
-    if guessed and classes.rebuilt(math.prod(first.first.shape[1:])):
-        accuracy = None
-        notes.append("the outputs are as many as the inputs: they were not taken for scores")
+    if (order := classes.settle()) is not None:
+        for gatherer in gatherers.values():
+            gatherer.reorder(order)
+    if accuracy is not None and request.predict is None:
+        if not classes.fit(scores):
+            accuracy = None
+            notes.append(
+                f"accuracy is not measured: the model has {scores} outputs, but the labels "
+                f"go up to {classes.names()[-1]}"
+            )
+        elif scores == math.prod(first.first.shape[1:]) and scores > classes.count():
+            accuracy = None
+            notes.append("the outputs are as many as the inputs: they were not taken for scores")
     if classes.given and request.settings.clusters is not None:
         notes.append("the data has labels, so no clusters were looked for")
     skipped = skipped_parts(runner, unread)
@@ -162,16 +182,29 @@ def _read(
             )
 
         def guess(output: Any, batch: Batch) -> Tensor | None:
-            return _guess(output, batch.size, request.predict, classes)
+            guessed = _guess(output, batch.size, request.predict)
+            return None if guessed is None else guessed[0]
 
-        perturbed = perturb_layers(
-            runner, batches, gatherers, guess, classes, accuracy, request.progress
-        )
-    records = []
+        perturbed = perturb_layers(runner, batches, gatherers, guess, accuracy, request.progress)
+    untrained, baseline = _untrained(request, classes, samples, gatherers, notes)
+    records: list[LayerRecord] = []
+    evidence: list[Evidence] = []
     for key, gatherer in gatherers.items():
         chosen = nodes.get(key) if isinstance(nodes, Mapping) else nodes
-        records.append(layer_record(gatherer, classes.count(), chosen, perturbed.get(key)))
+        reader = gatherers.get(gatherer.site.feeds or "")
+        record, weighed = layer_record(
+            gatherer, classes.count(), chosen, perturbed.get(key), reader=reader
+        )
+        records.append(record)
+        evidence.append(weighed)
         request.progress("judging", len(records))
+    verdicts = judge_layers(
+        evidence, None if untrained is None else [untrained.get(key) for key in gatherers]
+    )
+    records = [
+        msgspec.structs.replace(record, verdict=verdict)
+        for record, verdict in zip(records, verdicts, strict=True)
+    ]
     shown = collect_examples(batches, records, classes, image) if examples else None
     facts = DataFacts(
         samples=samples,
@@ -192,6 +225,7 @@ def _read(
         skipped=tuple(skipped),
         accuracy=accuracy,
         verdict=summarise(tuple(records)),
+        baseline=baseline,
         examples=None if shown is None else shown.samples,
         example_samples=None if shown is None else shown.numbers,
         example_labels=None if shown is None else shown.labels,
@@ -204,13 +238,13 @@ def _stream(
     classes: Classes,
     gatherers: dict[str, LayerGatherer],
     left_out: set[str] | None,
-) -> tuple[int, float | None]:
-    """Go through the data once; how many samples there were, and the accuracy if there is one.
+) -> tuple[int, float | None, int]:
+    """Go through the data once: the number of samples, the accuracy if any, the number of scores.
 
     Layers that only some samples use, as experts that inputs are sent to, are read from where
     they first appear, except those ``left_out`` (None: all that are not chosen).
     """
-    samples = right = judged = 0
+    samples = right = judged = scores = 0
     late: set[str] = set()
     for batch in request.batches:
         labels = classes.labels_of(batch)
@@ -227,12 +261,13 @@ def _stream(
             left_out.update(late - gatherers.keys())
             late.clear()
         samples += batch.size
-        guess = _guess(output, batch.size, request.predict, classes)
-        if guess is not None and labels is not None and classes.given:
-            right += int((guess.to("cpu") == labels).sum())
+        guess = _guess(output, batch.size, request.predict)
+        if guess is not None and batch.labels is not None and classes.given:
+            right += int((guess[0].to("cpu") == batch.labels).sum())
             judged += batch.size
+            scores = guess[1]
         request.progress("reading", samples)
-    return samples, right / judged if judged else None
+    return samples, right / judged if judged else None, scores
 
 
 def _add_late(
@@ -246,7 +281,7 @@ def _add_late(
     found = request.runner.survey_whole(batch)
     new = {
         name: LayerGatherer(site, request.settings, len(gatherers) + number)
-        for number, (name, site) in enumerate(found.items())
+        for number, (name, site) in enumerate(_with_units(found, {}).items())
         if name in late
     }
 
@@ -258,11 +293,66 @@ def _add_late(
     gatherers.update(new)
 
 
-def _guess(output: Any, samples: int, predict: Predict | None, classes: Classes) -> Tensor | None:
-    """The class that the model says [B], if its output is a score for each class."""
+def _guess(output: Any, samples: int, predict: Predict | None) -> tuple[Tensor, int] | None:
+    """The label that the model says [B], and of how many scores it is the largest."""
     if predict is not None:
-        return predicted(output, samples, predict)
+        return predicted(output, samples, predict), 0
     scores = scores_of(output, samples)
-    if scores is None or not classes.fit(scores.shape[1]):
-        return None
-    return scores.argmax(1)
+    return None if scores is None else (scores.argmax(1), scores.shape[1])
+
+
+def _with_units(sites: dict[str, Site], unread: dict[str, str]) -> dict[str, Site]:
+    """The layers that have units and inputs; the others are noted as not read."""
+    for name, site in sites.items():
+        if 0 in site.weight.shape:
+            unread[name] = f"has no {'units' if not site.units else 'inputs'}"
+    return {name: site for name, site in sites.items() if name not in unread}
+
+
+def _checked(baseline: Any) -> Literal["auto"] | nn.Module | None:
+    if baseline is None or baseline == "auto" or isinstance(baseline, nn.Module):
+        return baseline  # type: ignore[no-any-return]
+    raise InputError(
+        f"baseline is {baseline!r}, wanted 'auto', None, or the same nn.Module untrained"
+    )
+
+
+def _untrained(
+    request: _Request,
+    classes: Classes,
+    samples: int,
+    gatherers: Mapping[str, LayerGatherer],
+    notes: list[str],
+) -> tuple[dict[str, Evidence] | None, str]:
+    """What speaks for verdicts on the layers of the baseline, and which it is."""
+    model, kind = request.baseline, "given"
+    if model is None:
+        return None, "none"
+    try:
+        if not isinstance(model, nn.Module):
+            model, shuffled = untrained_copy(request.runner.model, request.settings.seed)
+            kind = "shuffled" if shuffled else "fresh"
+            if shuffled:
+                more = f" and {len(shuffled) - 1} more" if len(shuffled) > 1 else ""
+                notes.append(
+                    "the baseline is a copy with new starting weights, where the model can draw "
+                    f"them; entries of {shuffled[0]}{more} were put in random order"
+                )
+        with untouched(model):
+            found = baseline_evidence(
+                model,
+                request.forward,
+                request.batches,
+                classes,
+                samples,
+                gatherers,
+                request.settings,
+                request.progress,
+            )
+    except Exception as error:  # a model that cannot be copied or started anew is no fault of it
+        if request.baseline != "auto":
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        notes.append(f"no untrained copy could be made, so that chance alone decides ({reason})")
+        return None, "none"
+    return found, kind

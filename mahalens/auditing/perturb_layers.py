@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mahalens.auditing.classes import Classes
 from mahalens.auditing.gather.layer import LayerGatherer
+from mahalens.auditing.gather.readings import activation_range
 from mahalens.auditing.perturbation import TABLE_LEVELS, level_key, perturb, reliance_index
 from mahalens.auditing.readings import PerturbationReading
 from mahalens.auditing.watch.batches import Batch, Batches
 from mahalens.auditing.watch.forward import Runner
-from mahalens.auditing.watch.functions import EVEN
 from mahalens.auditing.watch.trace import Use
 
 Guess = Callable[[Any, Batch], Tensor | None]
@@ -25,7 +24,6 @@ def perturb_layers(
     batches: Batches,
     gatherers: Mapping[str, LayerGatherer],
     guess: Guess,
-    classes: Classes,
     baseline: float,
     progress: Callable[[str, int], None],
 ) -> dict[str, PerturbationReading]:
@@ -52,9 +50,9 @@ def perturb_layers(
 
                 for batch in batches:
                     output, _ = runner.run(batch, change)
-                    said, labels = guess(output, batch), classes.peek(batch)
-                    if said is not None and labels is not None:
-                        right += int((said.to("cpu") == labels).sum())
+                    said = guess(output, batch)
+                    if said is not None and batch.labels is not None:
+                        right += int((said.to("cpu") == batch.labels).sum())
                         total += batch.size
                 accuracies[kind][level_key(level)] = right / max(1, total)
                 progress(f"perturbing {name}", total)
@@ -68,23 +66,6 @@ def perturb_layers(
             ),
         )
     return found
-
-
-def activation_range(gatherer: LayerGatherer) -> tuple[Tensor, Tensor]:
-    """The least and the greatest activation of each unit over the data [K], float64.
-
-    Both are values of the activation at the ends of z's range, or, for one that is not monotone,
-    at the kept rows too; an even one is least where z is nearest 0.
-    """
-    least, greatest = gatherer.least, gatherer.greatest
-    apply = gatherer.site.apply
-    if apply is None:
-        return least, greatest
-    ends = [least, greatest, *gatherer.kept.rows.double()]
-    if gatherer.site.activation in EVEN:
-        ends.append(gatherer.near.keys[0].double())
-    values = apply(torch.stack(ends).float()).double()
-    return values.amin(0), values.amax(0)
 
 
 def _changed(

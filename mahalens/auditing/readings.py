@@ -17,7 +17,8 @@ class UnitReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How each unit responds, over all rows; quantiles over the kept ones."""
 
     dead: tuple[int, ...]
-    """Never active: ``|activation| <= tolerance`` on every row."""
+    """Never active: ``|activation|`` at most ``tolerance`` of the layer's spread on every row, and
+    too small to matter to the layer that reads it, where one is known."""
     rare: dict[str, tuple[int, ...]]
     """By threshold (``"0.05"``): active on a smaller share of the rows; dead ones included."""
     always: tuple[int, ...]
@@ -73,7 +74,8 @@ class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How often it would if it were moved along its normal to the row of a random sample, where
     it would not be common [K]; NaN if it would be everywhere."""
     positive: Tensor
-    """Share of the rows with z > tolerance [K]; the rest is on the other side or on the plane."""
+    """Share of the rows with z > tolerance · spread [K]; the rest is on the other side or on the
+    plane."""
     common: Tensor | None = None
     """Whether it is near more than half of the classes at once, and so through none of them [K]."""
 
@@ -162,13 +164,22 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What kind of layer this is, and the numbers that say so."""
 
     word: str
-    """``distance-like``, ``intensity-like``, ``mixed`` or ``broken``."""
+    """``distance-like``, ``intensity-like``, ``mixed``, ``even``, ``too few units``,
+    ``not judged`` or ``broken``."""
     score: float | None
     """-1 to 1: how much more often hyperplanes pass through classes than by chance."""
     share: float | None
     """Share of the live units that pass through a class."""
     chance: float | None
     reason: str
+    interval: tuple[float, float] | None = None
+    """95 % interval of the score, over samples and units; None where it is not known."""
+    p_chance: float | None = None
+    """Of a layer no different from chance, Holm-corrected over the judged layers."""
+    p_baseline: float | None = None
+    """Of a layer no different from the same layer untrained, corrected likewise."""
+    baseline_score: float | None = None
+    """The score of the same layer untrained."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):

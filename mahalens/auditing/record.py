@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The options of an audit: with the same ones it finds the same."""
 
     tolerance: float = 1e-6
-    """An activation of at most this size is no activity."""
+    """An activation of at most this share of the layer's own spread is no activity."""
     rare: tuple[float, ...] = (0.05, 0.01)
     """Units active on less than these shares of the rows are rarely active."""
     through: float = 0.5
@@ -129,6 +129,9 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Share of the samples whose largest output is at their label, where that makes sense."""
     verdict: str
     """One sentence about the whole network."""
+    baseline: str = "none"
+    """What layers were compared with: ``fresh`` (a newly initialised copy), ``shuffled`` (a copy
+    with the entries of some weights in random order), ``given``, or ``none``."""
     examples: Tensor | None = None
     """The samples that prototypes refer to [M, *shape], for pictures."""
     example_samples: Tensor | None = None

@@ -5,25 +5,44 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mahalens.auditing.readings import HyperplaneReading, PerturbationReading, UnitReading, Verdict
+from mahalens.auditing.record import LayerRecord
 from mahalens.errors import InputError
 
-if TYPE_CHECKING:
-    from mahalens.auditing.record import LayerRecord
-
-WORDS = ("distance-like", "intensity-like", "mixed", "broken")
+WORDS = (
+    "distance-like",
+    "intensity-like",
+    "mixed",
+    "even",
+    "too few units",
+    "not judged",
+    "broken",
+)
 """The words of a verdict."""
 
 DECIDED = 1 / 3
 """A score or an index of at least this size decides."""
 
+LEVEL = 0.05
+"""A layer differs from chance, or from its baseline, if the corrected p is below this."""
+
+FEWEST = 5
+"""Live units with a place below which a layer is not judged by its hyperplanes."""
+
 # So that (2/3 - 1/2) / (1/2) is a third.
 _ROUNDING = 1e-9
+
+# Units up to which the distribution of the number that passes is exact; a normal one beyond.
+_EXACT = 5_000
+
+# Draws of the share of units, for each draw of the samples.
+_UNIT_DRAWS = 10
 
 RULE = (
     "A unit is live if it is neither dead nor saturated and its numbers are finite; in the output "
@@ -36,14 +55,63 @@ RULE = (
     "Of the other live units p is the share whose hyperplane passes through a class (without "
     "classes: the mean of the data), and q the share that would if each were moved along its "
     "normal to a random row. The score is (p - q) / (1 - q) if p >= q, and (p - q) / q if not: 1 "
-    "if all pass, 0 as by chance, -1 if none does. "
-    "The geometry is distance-like from a score of 1/3 up, intensity-like from -1/3 down, and "
-    "mixed between, or if more than half of the live units are left aside. Where perturbations "
-    "were measured, their index says in the same way what the behaviour is. The verdict is what "
-    "the geometry says, or mixed if the behaviour says the opposite; without hyperplanes it is "
-    "what the behaviour says."
+    "if all pass, 0 as by chance, -1 if none does. Its 95 % interval is over samples and units. "
+    "A layer is not judged if no hyperplane is known and no perturbation costs accuracy, if more "
+    "than half of its live units are left aside, or if it is the output layer and no activation "
+    "marks z = 0. It has too few units if fewer than 5 are left, or so few that no outcome would "
+    "differ from chance. It is even if the interval lies between -1/3 and 1/3. Otherwise it is not "
+    "judged unless it differs from chance (exact test, p below 0.05 after Holm's correction over "
+    "the layers) and, in the same direction, from the same network untrained (Welch's test over "
+    "units, corrected likewise). "
+    "It is mixed if the interval reaches across 1/3 or -1/3, or if the perturbations say the "
+    "opposite; else distance-like from a score of 1/3 up and intensity-like from -1/3 down. "
+    "Where there are no hyperplanes, the index of the perturbations decides by the same "
+    "thresholds. Layers that measure distances by construction are distance-like."
 )
 """The rule that :func:`judge` follows, in words."""
+
+
+@dataclass
+class Evidence:
+    """What speaks for a verdict on one layer, before layers are corrected for one another."""
+
+    damage: list[str]
+    """Why the layer is broken, if it is."""
+    share: float | None
+    chance: float | None
+    passing: int
+    placed: int
+    """Live units whose hyperplane has a chance and is not common."""
+    common: int
+    where: str
+    """What hyperplanes pass through."""
+    excess: Tensor
+    """Passing (0 or 1) less chance of each live unit; 0 for common ones."""
+    p_chance: float | None
+    least_p: float
+    """The smallest p that any number of passing units would have."""
+    interval: tuple[float, float] | None
+    perturbation: PerturbationReading | None
+    unmarked: bool
+    by_construction: bool
+
+    @property
+    def score(self) -> float | None:
+        """The score; None without hyperplanes."""
+        if self.share is None or self.chance is None:
+            return None
+        return score_of(self.share, self.chance)
+
+    @property
+    def tested(self) -> bool:
+        """Whether the layer takes part in the tests against chance and baseline."""
+        judged = not (self.damage or self.unmarked or self.by_construction)
+        return judged and self.score is not None and self.common <= self.placed and not self.few
+
+    @property
+    def few(self) -> bool:
+        """Whether there are too few units to tell."""
+        return self.placed < FEWEST or self.least_p >= LEVEL
 
 
 def judge(
@@ -52,12 +120,14 @@ def judge(
     perturbation: PerturbationReading | None,
     count: int,
     output: bool = False,
+    by_construction: bool = False,
 ) -> Verdict:
-    """The verdict on a layer, by :data:`RULE`.
+    """Return the verdict on a single layer, by :data:`RULE`, against chance alone.
+
+    :func:`judge_layers` judges the layers of a network together, with a baseline.
 
     If every hyperplane would pass wherever it stood (q = 1), passing says nothing: the score is
-    0. Live units without a chance (their z does not vary) count in neither share. If nothing is
-    there to judge by, the verdict is ``mixed`` and the reason says so.
+    0. Live units without a chance (their z does not vary) count in neither share.
 
     Args:
         units: how the units respond.
@@ -65,20 +135,48 @@ def judge(
         perturbation: None if it was not measured.
         count: number of units of the layer.
         output: whether its units are outputs of the network.
+        by_construction: whether the layer measures distances whatever its weights are.
 
     Example:
-        >>> one = torch.ones(4)
+        >>> one = torch.ones(6)
         >>> units = UnitReading(
         ...     dead=(), rare={}, always=(), saturated=(), active=one, flat=0 * one, mean=0 * one,
         ...     std=one, skewness=0 * one, least=-one, greatest=one, quantiles=one[:, None])
         >>> planes = HyperplaneReading(
         ...     length=one, mean_distance=0 * one, mean_spreads=0 * one, through=one > 0,
         ...     chance=0.4 * one, positive=0.5 * one)
-        >>> verdict = judge(units, planes, None, 4)
-        >>> verdict.word, verdict.score
-        ('distance-like', 1.0)
+        >>> verdict = judge(units, planes, None, 6)
+        >>> verdict.word, verdict.score, round(verdict.p_chance, 4)
+        ('distance-like', 1.0, 0.0082)
         >>> verdict.reason
-        "4 of 4 live units pass through the data's mean (100 %, 40 % by chance)"
+        "6 of 6 live units pass through the data's mean (100 %, 40 % by chance)"
+    """
+    evidence = weigh(
+        units, hyperplanes, perturbation, count, output, by_construction=by_construction
+    )
+    return judge_layers([evidence])[0]
+
+
+def weigh(
+    units: UnitReading,
+    hyperplanes: HyperplaneReading | None,
+    perturbation: PerturbationReading | None,
+    count: int,
+    output: bool = False,
+    *,
+    unmarked: bool = False,
+    by_construction: bool = False,
+    shares: Tensor | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """Collect what speaks for a verdict on one layer.
+
+    Args:
+        units, hyperplanes, perturbation, count, output, by_construction: see :func:`judge`.
+        unmarked: whether the layer is the output and no activation marks z = 0.
+        shares: shares of the units that pass in resampled data, from
+            :func:`~mahalens.auditing.placing.resampled_shares`.
+        seed: of the draws of units.
     """
     if count < 1 or units.mean.shape != (count,):
         raise InputError(
@@ -86,32 +184,225 @@ def judge(
             "pass the number of units of the same layer"
         )
     live = _live(units, output)
-    share, chance, passing, placed = _shares(hyperplanes, live)
-    score = None if share is None or chance is None else score_of(share, chance)
-    index = None if perturbation is None else perturbation.index
+    placed = placed_units(units, hyperplanes, output)
+    number, passing, common = int(placed.sum()), 0, 0
+    share = chance = p_chance = None
+    least_p, where, excess = 1.0, "a class", torch.zeros(0, dtype=torch.float64)
+    if hyperplanes is not None:
+        shared = _common(hyperplanes) & live
+        common = int(shared.sum())
+        excess = (hyperplanes.through.double() - hyperplanes.chance.double()).masked_fill(shared, 0)
+        excess = excess[placed | shared]
+        where = "the data's mean" if hyperplanes.nearest is None else "a class"
+    if hyperplanes is not None and number:
+        chances = hyperplanes.chance[placed].double().clamp(0, 1)
+        passing = int((hyperplanes.through & placed).sum())
+        share, chance = passing / number, float(chances.mean())
+        p_chance, least_p = chance_test(passing, chances)
+    interval = None
+    if shares is not None and chance is not None:
+        low, high = _interval(shares, chance, number, seed)
+        score = score_of(passing / number, chance)
+        interval = min(low, score), max(high, score)
+    return Evidence(
+        damage=_damage(units, int(live.sum()), count),
+        share=share,
+        chance=chance,
+        passing=passing,
+        placed=number,
+        common=common,
+        where=where,
+        excess=excess,
+        p_chance=p_chance,
+        least_p=least_p,
+        interval=interval,
+        perturbation=perturbation,
+        unmarked=unmarked,
+        by_construction=by_construction,
+    )
 
-    reasons = _damage(units, int(live.sum()), count)
-    word = "broken"
-    if not reasons:
-        common = 0 if hyperplanes is None else int((_common(hyperplanes) & live).sum())
-        geometry, behaviour = _kind(score), _kind(index)
-        if common > placed:  # a few that are left speak for no layer
-            geometry = "mixed"
-        word = geometry or behaviour or "mixed"
-        if {geometry, behaviour} == {"distance-like", "intensity-like"}:
-            word = "mixed"
-        if share is not None and chance is not None and hyperplanes is not None:
+
+def judge_layers(
+    layers: Sequence[Evidence], baseline: Sequence[Evidence | None] | None = None
+) -> list[Verdict]:
+    """Return the verdicts on the layers of a network, by :data:`RULE`.
+
+    Args:
+        layers: what speaks for each.
+        baseline: the same layers untrained, None for one that has no counterpart; without it
+            layers are judged by chance alone.
+    """
+    from mahalens.stats import holm
+
+    untrained = list(baseline) if baseline is not None else [None] * len(layers)
+    by_chance = holm([one.p_chance if one.tested else None for one in layers])
+    by_baseline = holm(
+        [
+            welch_test(one.excess, other.excess) if one.tested and other is not None else None
+            for one, other in zip(layers, untrained, strict=True)
+        ]
+    )
+    return [
+        _verdict(one, other, p_chance, p_baseline, baseline is not None)
+        for one, other, p_chance, p_baseline in zip(
+            layers, untrained, by_chance, by_baseline, strict=True
+        )
+    ]
+
+
+def chance_test(passing: int, chances: Tensor) -> tuple[float, float]:
+    """Return the two-sided p of so many passing units, and the least p of any number.
+
+    The number that passes is Poisson-binomial if unit i passes with probability ``chances[i]``
+    independently of the others. p is twice the smaller tail. Beyond 5,000 units the distribution
+    is taken as normal, with a continuity correction. Units of a layer share their input and so
+    are not quite independent; the comparison with the untrained layer guards against that.
+
+    Example:
+        >>> chance_test(6, torch.full((6,), 0.5))
+        (0.03125, 0.03125)
+    """
+    q = chances.numpy()
+    if len(q) > _EXACT:
+        mean, std = float(q.sum()), math.sqrt(float((q * (1 - q)).sum()))
+
+        def tail(distance: float) -> float:
+            if std == 0:
+                return float(distance <= 0.5)
+            return math.erfc((distance - 0.5) / std / math.sqrt(2)) / 2
+
+        ends = [min(1.0, 2 * min(tail(k - mean), tail(mean - k))) for k in (passing, 0, len(q))]
+        return ends[0], min(ends[1:])
+    from scipy.stats import poisson_binom
+
+    below, above = (
+        poisson_binom.cdf([passing, 0], q),
+        poisson_binom.sf([passing - 1, len(q) - 1], q),
+    )
+    p = min(1.0, 2 * float(min(below[0], above[0])))
+    return p, min(1.0, 2 * float(min(below[1], above[1])))
+
+
+def welch_test(trained: Tensor, untrained: Tensor) -> float:
+    """Return Welch's two-sided p for equal means over units; 1 for equal constants, 0 for others.
+
+    >>> round(welch_test(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])), 4)
+    0.0213
+    """
+    from scipy.stats import ttest_ind_from_stats
+
+    if min(len(trained), len(untrained)) < 2:
+        return 1.0
+    one, other = trained.double(), untrained.double()
+    apart = float((one.mean() - other.mean()).abs())
+    if float(one.var() + other.var()) <= 1e-24:
+        return 1.0 if apart <= 1e-12 else 0.0
+    parts = [(float(x.mean()), float(x.std()), len(x)) for x in (one, other)]
+    return float(ttest_ind_from_stats(*parts[0], *parts[1], equal_var=False).pvalue)
+
+
+def _verdict(
+    layer: Evidence,
+    untrained: Evidence | None,
+    p_chance: float | None,
+    p_baseline: float | None,
+    compared: bool,
+) -> Verdict:
+    """The verdict on one layer, with corrected p-values."""
+    reasons: list[str] = []
+    if layer.damage:
+        word, reasons = "broken", layer.damage
+    elif layer.by_construction:
+        word, reasons = "distance-like", ["measures distances to its prototypes by construction"]
+    elif layer.unmarked:
+        word = "not judged"
+        reasons = [
+            "it is the output layer, and no activation marks z = 0: adding a constant to all "
+            "outputs moves every hyperplane and changes no prediction"
+        ]
+    else:
+        if layer.share is not None and layer.chance is not None:
             reasons.append(
-                f"{passing} of {placed} live units pass through {_place(hyperplanes)} "
-                f"({_percent(share)}, {_percent(chance)} by chance)"
+                f"{layer.passing} of {layer.placed} live units pass through {layer.where} "
+                f"({_percent(layer.share)}, {_percent(layer.chance)} by chance)"
             )
-        if common:
-            are = "is" if common == 1 else "are"
-            reasons.append(f"{common} {are} near most classes at once and left aside")
-        reasons += _behaviour(perturbation)
-        if geometry is None and behaviour is None:
-            reasons.insert(0, "there are no hyperplanes and no perturbations to judge by")
-    return Verdict(word=word, score=score, share=share, chance=chance, reason="; ".join(reasons))
+        if layer.common:
+            are = "is" if layer.common == 1 else "are"
+            reasons.append(f"{layer.common} {are} near most classes at once and left aside")
+        word, why = _by_place(layer, untrained, p_chance, p_baseline, compared)
+        reasons += [*why, *_behaviour(layer.perturbation)]
+    return Verdict(
+        word=word,
+        score=layer.score,
+        share=layer.share,
+        chance=layer.chance,
+        reason="; ".join(reasons),
+        interval=layer.interval,
+        p_chance=p_chance,
+        p_baseline=p_baseline,
+        baseline_score=None if untrained is None else untrained.score,
+    )
+
+
+def _by_place(
+    layer: Evidence,
+    untrained: Evidence | None,
+    p_chance: float | None,
+    p_baseline: float | None,
+    compared: bool,
+) -> tuple[str, list[str]]:
+    """The word that hyperplanes and perturbations give, and what is to be added to the reason."""
+    index = None if layer.perturbation is None else layer.perturbation.index
+    behaviour, score = _kind(index), layer.score
+    if score is None and not layer.common:
+        if behaviour is not None:
+            return behaviour, []
+        nothing = "there are no hyperplanes and no perturbations to judge by"
+        return "not judged", [nothing] if layer.perturbation is None else []
+    if layer.common > layer.placed:
+        return "not judged", ["the few that are left speak for no layer"]
+    if layer.few or score is None:
+        return "too few units", [f"{_plural(layer.placed, 'unit')} cannot tell it from chance"]
+    low, high = layer.interval or (score, score)
+    told = f"score {score:.2f}" + (f", 95 % {low:.2f} to {high:.2f}" if layer.interval else "")
+    if layer.interval is not None and max(-low, high) < DECIDED:
+        return "even", [f"about as often as by chance ({told})"]
+    if p_chance is None or p_chance >= LEVEL:
+        return "not judged", [f"that does not differ from chance (p = {_p(p_chance)})"]
+    added = []
+    if untrained is not None and p_baseline is not None:
+        other = "none" if untrained.score is None else f"{untrained.score:.2f}"
+        more = float(layer.excess.mean() - untrained.excess.mean())
+        if p_baseline >= LEVEL or more * score <= 0:
+            return "not judged", [
+                f"that does not differ from the same network untrained (score {score:.2f}, "
+                f"untrained {other}, p = {_p(p_baseline)})"
+            ]
+        added.append(f"untrained it scores {other}")
+    elif compared:
+        added.append("the baseline has no such layer, so that chance alone decides")
+    kind = _kind(score)
+    if kind == "even" and layer.interval is None:
+        return "even", added
+    if min(abs(low), abs(high)) < DECIDED - _ROUNDING or low * high < 0:
+        return "mixed", [f"more samples or units could overturn it ({told})", *added]
+    if {kind, behaviour} == {"distance-like", "intensity-like"}:
+        return "mixed", added
+    return kind or "mixed", added
+
+
+def _interval(shares: Tensor, chance: float, units: int, seed: int) -> tuple[float, float]:
+    """The 95 % interval of the score.
+
+    ``shares`` [R] are of the same units in resampled data. To each, units are drawn anew from
+    Jeffreys' distribution of a share, Beta(x + 1/2, K - x + 1/2), which also has a width where
+    all units pass or none does.
+    """
+    passing = shares.double().numpy().clip(0, 1) * units
+    generator = np.random.default_rng(seed)
+    drawn = generator.beta(passing + 0.5, units - passing + 0.5, (_UNIT_DRAWS, len(passing)))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return score_of(float(low), chance), score_of(float(high), chance)
 
 
 def score_of(share: float, chance: float) -> float:
@@ -141,11 +432,7 @@ def summarise(layers: Sequence[LayerRecord]) -> str:
     if not layers:
         return "There is no layer to judge."
     kinds = Counter(layer.verdict.word for layer in layers)
-    parts = [
-        f"{kinds[word]} {'layer is' if kinds[word] == 1 else 'layers are'} {word}"
-        for word in WORDS
-        if kinds[word]
-    ]
+    parts = [f"{kinds[word]} {_said(word, kinds[word] > 1)}" for word in WORDS if kinds[word]]
     total = sum(layer.units_count for layer in layers)
     dead = sum(len(layer.units.dead) for layer in layers)
     text = f"{_listed(parts)}{_reliance(layers)}; {dead} of {total} units are dead"
@@ -167,19 +454,14 @@ def _live(units: UnitReading, output: bool = False) -> Tensor:
     return live
 
 
-def _shares(
-    hyperplanes: HyperplaneReading | None, live: Tensor
-) -> tuple[float | None, float | None, int, int]:
-    """p, q, and the numbers of units that pass and that could."""
+def placed_units(
+    units: UnitReading, hyperplanes: HyperplaneReading | None, output: bool = False
+) -> Tensor:
+    """Return which live units have a hyperplane that can be judged [K]."""
+    live = _live(units, output)
     if hyperplanes is None:
-        return None, None, 0, 0
-    placed = live & hyperplanes.chance.isfinite() & ~_common(hyperplanes)
-    number = int(placed.sum())
-    if number == 0:
-        return None, None, 0, 0
-    passing = int((hyperplanes.through & placed).sum())
-    chance = float(hyperplanes.chance[placed].to(torch.float64).mean())
-    return passing / number, min(max(chance, 0.0), 1.0), passing, number
+        return torch.zeros_like(live)
+    return live & hyperplanes.chance.isfinite() & ~_common(hyperplanes)
 
 
 def _common(hyperplanes: HyperplaneReading) -> Tensor:
@@ -194,7 +476,7 @@ def _kind(value: float | None) -> str | None:
     if value is None or math.isnan(value):
         return None
     if abs(value) < DECIDED - _ROUNDING:
-        return "mixed"
+        return "even"
     return "distance-like" if value > 0 else "intensity-like"
 
 
@@ -234,10 +516,6 @@ def _behaviour(perturbation: PerturbationReading | None) -> list[str]:
     return [f"{words} (index {index:.2f})"]
 
 
-def _place(hyperplanes: HyperplaneReading) -> str:
-    return "the data's mean" if hyperplanes.nearest is None else "a class"
-
-
 def _largest(layer: LayerRecord) -> tuple[float, str]:
     """The layer's largest finding: the share of its units, and what is to be said."""
     count, pairs = layer.units_count, layer.pairs
@@ -267,9 +545,23 @@ def _reliance(layers: Sequence[LayerRecord]) -> str:
     return f"; perturbed, {_listed(told)}" if told else ""
 
 
+def _said(word: str, several: bool) -> str:
+    if word == "too few units":
+        return f"{'layers have' if several else 'layer has'} {word}"
+    return f"{'layers are' if several else 'layer is'} {word}"
+
+
 def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
+
+
+def _p(p: float | None) -> str:
+    return "unknown" if p is None else f"{p:.2g}" if p >= 1e-4 else "below 0.0001"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

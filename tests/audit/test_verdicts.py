@@ -1,9 +1,11 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from mahalens.auditing.readings import (
     HyperplaneReading,
@@ -13,7 +15,17 @@ from mahalens.auditing.readings import (
     Verdict,
 )
 from mahalens.auditing.record import LayerRecord
-from mahalens.auditing.verdicts import RULE, WORDS, judge, score_of, summarise
+from mahalens.auditing.verdicts import (
+    RULE,
+    WORDS,
+    chance_test,
+    judge,
+    judge_layers,
+    score_of,
+    summarise,
+    weigh,
+    welch_test,
+)
 from mahalens.errors import InputError
 
 
@@ -61,15 +73,15 @@ def verdict_of(passing, chance, index=None, count=12, measured=True):
     ("passing", "chance", "word", "score"),
     [
         (12, 0.5, "distance-like", 1.0),
-        (8, 0.5, "distance-like", 1 / 3),
-        (7, 0.5, "mixed", 1 / 6),
-        (6, 0.5, "mixed", 0.0),
-        (5, 0.5, "mixed", -1 / 6),
-        (4, 0.5, "intensity-like", -1 / 3),
+        (10, 0.5, "distance-like", 2 / 3),
+        (8, 0.5, "not judged", 1 / 3),  # p = 0.39: chance does that
+        (6, 0.5, "not judged", 0.0),
+        (4, 0.5, "not judged", -1 / 3),
+        (2, 0.5, "intensity-like", -2 / 3),
         (0, 0.5, "intensity-like", -1.0),
-        (0, 0.0, "mixed", 0.0),
+        (0, 0.0, "not judged", 0.0),
         (6, 0.0, "distance-like", 0.5),
-        (12, 1.0, "mixed", 0.0),
+        (12, 1.0, "not judged", 0.0),
         (6, 1.0, "intensity-like", -0.5),
     ],
 )
@@ -80,26 +92,27 @@ def test_geometry_alone(passing, chance, word, score):
 
 
 def test_common_hyperplanes_are_left_aside():
-    some = plane_reading([True, True, False], [0.5] * 3, common=[False, False, True])
-    verdict = judge(unit_reading(3), some, None, 3)
+    some = plane_reading([k < 8 for k in range(9)], [0.5] * 9, common=[k == 8 for k in range(9)])
+    verdict = judge(unit_reading(9), some, None, 9)
     assert (verdict.word, verdict.share) == ("distance-like", 1.0)
     assert verdict.reason.endswith("; 1 is near most classes at once and left aside")
-    few = plane_reading([True, False, False], [0.5] * 3, common=[False, True, True])
-    verdict = judge(unit_reading(3), few, None, 3)
-    assert (verdict.word, verdict.score) == ("mixed", 1.0)
+    few = plane_reading([k < 8 for k in range(17)], [0.5] * 17, common=[k > 7 for k in range(17)])
+    verdict = judge(unit_reading(17), few, None, 17)
+    assert (verdict.word, verdict.score) == ("not judged", 1.0)
+    assert verdict.reason.endswith("left aside; the few that are left speak for no layer")
     every = plane_reading([False] * 3, [0.5] * 3, common=[True] * 3)
     for measured in (None, perturbed(0.9)):
         verdict = judge(unit_reading(3), every, measured, 3)
-        assert (verdict.word, verdict.score) == ("mixed", None)
+        assert (verdict.word, verdict.score) == ("not judged", None)
         assert verdict.reason.startswith("3 are near most classes at once and left aside")
 
 
 def test_outputs_may_saturate():
-    planes = plane_reading([True] * 4, [0.5] * 4)
-    units = unit_reading(4, saturated=(0, 1, 2))
-    assert judge(units, planes, None, 4).word == "broken"
-    assert judge(units, planes, None, 4, output=True).word == "distance-like"
-    assert judge(unit_reading(4, dead=(0, 1, 2)), planes, None, 4, output=True).word == "broken"
+    planes = plane_reading([True] * 8, [0.5] * 8)
+    units = unit_reading(8, saturated=range(5))
+    assert judge(units, planes, None, 8).word == "broken"
+    assert judge(units, planes, None, 8, output=True).word == "distance-like"
+    assert judge(unit_reading(8, dead=range(5)), planes, None, 8, output=True).word == "broken"
 
 
 # What geometry says, what behaviour says, and what the verdict is.
@@ -112,8 +125,8 @@ def test_outputs_may_saturate():
         (12, None, "distance-like"),
         (12, -0.3, "distance-like"),
         (12, -1 / 3, "mixed"),
-        (6, 0.9, "mixed"),
-        (6, -0.9, "mixed"),
+        (6, 0.9, "not judged"),
+        (6, -0.9, "not judged"),
         (0, 0.9, "mixed"),
         (0, 0.1, "intensity-like"),
         (0, -0.9, "intensity-like"),
@@ -125,7 +138,7 @@ def test_behaviour_can_only_contradict(passing, index, word):
 
 @pytest.mark.parametrize(
     ("index", "word"),
-    [(0.4, "distance-like"), (-0.4, "intensity-like"), (0.2, "mixed"), (None, "mixed")],
+    [(0.4, "distance-like"), (-0.4, "intensity-like"), (0.2, "even"), (None, "not judged")],
 )
 def test_without_hyperplanes_behaviour_decides(index, word):
     verdict = judge(unit_reading(3), None, perturbed(index), 3)
@@ -134,8 +147,8 @@ def test_without_hyperplanes_behaviour_decides(index, word):
 
 
 def test_reasons_have_the_numbers():
-    assert verdict_of(11, 0.61, 0.43).reason == (
-        "11 of 12 live units pass through a class (92 %, 61 % by chance); "
+    assert verdict_of(11, 0.51, 0.43).reason == (
+        "11 of 12 live units pass through a class (92 %, 51 % by chance); "
         "offsets cost more accuracy than scaling and clipping (index 0.43)"
     )
     assert "scaling and clipping cost more accuracy than offsets (index -0.50)" in (
@@ -146,8 +159,107 @@ def test_reasons_have_the_numbers():
     planes = plane_reading([True], [0.5], classes=False)
     assert "the data's mean" in judge(unit_reading(1), planes, None, 1).reason
     nothing = judge(unit_reading(2), None, None, 2)
-    assert nothing.word == "mixed"
+    assert nothing.word == "not judged"
     assert nothing.reason == "there are no hyperplanes and no perturbations to judge by"
+
+
+def test_a_few_units_cannot_tell():
+    for passing, count, chance in ((4, 4, 0.1), (5, 5, 0.5), (1, 6, 0.5)):
+        verdict = verdict_of(passing, chance, count=count, measured=False)
+        known = count == 6
+        assert verdict.word == ("not judged" if known else "too few units")
+        assert known or verdict.reason.endswith(f"; {count} units cannot tell it from chance")
+    assert verdict_of(6, 0.5, count=6, measured=False).word == "distance-like"  # p = 1/32
+
+
+def test_none_of_many_is_no_evidence_where_chance_is_small():
+    verdict = verdict_of(0, 0.01, count=63, measured=False)
+    assert (verdict.word, verdict.score) == ("not judged", -1.0)
+    assert verdict.reason.endswith("that does not differ from chance (p = 1)")
+
+
+def test_layers_that_measure_distances_by_construction():
+    verdict = judge(unit_reading(3), None, None, 3, by_construction=True)
+    assert verdict.word == "distance-like"
+    assert verdict.reason == "measures distances to its prototypes by construction"
+    assert judge(unit_reading(3, dead=[0, 1]), None, None, 3, by_construction=True).word == "broken"
+
+
+def evidence(passing, count=40, chance=0.5, spread=0.0, **more):
+    """A layer with so many passing units, and shares in new data that spread so far."""
+    planes = plane_reading([k < passing for k in range(count)], [chance] * count)
+    shares = passing / count + spread * torch.linspace(-1, 1, 201, dtype=torch.float64)
+    return weigh(unit_reading(count), planes, None, count, shares=shares, **more)
+
+
+def test_an_interval_across_the_threshold_is_mixed():
+    sure, unsure = judge_layers([evidence(39), evidence(30, spread=0.1)])
+    assert sure.word == "distance-like"
+    assert sure.interval[0] > 1 / 3
+    assert unsure.word == "mixed"
+    assert unsure.interval[0] < 1 / 3 < unsure.score < unsure.interval[1]
+    assert "more samples or units could overturn it (score 0.50, 95 % " in unsure.reason
+
+
+def test_an_interval_about_chance_is_even():
+    (verdict,) = judge_layers([evidence(200, count=400)])
+    assert verdict.word == "even"
+    assert "about as often as by chance (score 0.00, 95 % " in verdict.reason
+    assert judge_layers([evidence(10, count=20)])[0].word == "not judged"  # too few to say so
+
+
+def test_a_layer_must_differ_from_its_baseline_in_its_direction():
+    layer = evidence(39)
+    for untrained, word in ((20, "distance-like"), (38, "not judged"), (39, "not judged")):
+        (verdict,) = judge_layers([layer], [evidence(untrained)])
+        assert verdict.word == word
+        assert verdict.baseline_score == evidence(untrained).score
+    low = evidence(6)
+    assert judge_layers([low], [evidence(20)])[0].word == "intensity-like"
+    (verdict,) = judge_layers([low], [evidence(0)])  # differs, but the other way
+    assert (verdict.word, verdict.p_baseline < 0.05) == ("not judged", True)
+    (verdict,) = judge_layers([layer], [None])
+    assert verdict.reason.endswith("the baseline has no such layer, so that chance alone decides")
+
+
+def test_p_values_are_corrected_over_the_layers_that_are_judged():
+    alone = judge_layers([evidence(28)])[0].p_chance
+    three = judge_layers([evidence(28), evidence(20), evidence(20), evidence(28, unmarked=True)])
+    assert three[0].p_chance == pytest.approx(3 * alone)
+    assert three[3].p_chance is None
+    assert three[3].word == "not judged"
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
+def test_the_chance_test_is_exact(chances, data):
+    passing = data.draw(st.integers(0, len(chances)))
+    pmf = np.ones(1)
+    for q in chances:
+        pmf = np.convolve(pmf, [1 - q, q])
+    p, least = chance_test(passing, torch.tensor(chances, dtype=torch.float64))
+    tails = [min(pmf[: k + 1].sum(), pmf[k:].sum()) for k in range(len(pmf))]
+    assert p == pytest.approx(min(1, 2 * tails[passing]), rel=1e-6, abs=1e-12)
+    assert least == pytest.approx(min(1, 2 * tails[0], 2 * tails[-1]), rel=1e-6, abs=1e-12)
+
+
+def test_the_chance_test_of_many_units_is_nearly_exact():
+    chances = torch.rand(6000, generator=torch.Generator().manual_seed(0)).double()
+    exact = stats.poisson_binom(chances.numpy())
+    for passing in (2900, 2950, 3050):
+        expected = 2 * min(exact.cdf(passing), exact.sf(passing - 1))
+        assert chance_test(passing, chances)[0] == pytest.approx(min(1, expected), rel=2e-2)
+
+
+def test_welch_is_scipys_and_has_an_answer_for_constants():
+    draw = torch.Generator().manual_seed(0)
+    one, other = torch.randn(9, generator=draw), 1 + 2 * torch.randn(30, generator=draw)
+    assert welch_test(one, other) == pytest.approx(
+        float(stats.ttest_ind(one.double(), other.double(), equal_var=False).pvalue)
+    )
+    same = torch.full((5,), 0.1)
+    assert welch_test(same, same) == 1
+    assert welch_test(same, same + 0.5) == 0
+    assert welch_test(same[:1], same) == 1
 
 
 def test_only_live_units_count():
@@ -162,8 +274,9 @@ def test_only_live_units_count():
 
 
 def test_layers_of_which_half_is_dead_are_broken():
+    many = plane_reading([True] * 16, [0.5] * 16)
+    assert judge(unit_reading(16, dead=range(8)), many, None, 16).word == "distance-like"
     planes = plane_reading([True] * 4, [0.5] * 4)
-    assert judge(unit_reading(4, dead=[0, 3]), planes, None, 4).word == "distance-like"
     verdict = judge(unit_reading(4, dead=[0, 3], saturated=[1]), planes, perturbed(0.9), 4)
     assert verdict.word == "broken"
     assert verdict.reason == "only 1 of 4 units are live (25 %); 2 are dead and 1 saturated"
@@ -175,7 +288,7 @@ def test_layers_of_which_half_is_dead_are_broken():
 
 def test_silent_layers_are_broken():
     planes = plane_reading([True] * 2, [0.5] * 2)
-    assert judge(unit_reading(2, silent=0.5), planes, None, 2).word == "distance-like"
+    assert judge(unit_reading(2, silent=0.5), planes, None, 2).word == "too few units"
     verdict = judge(unit_reading(2, silent=0.625), planes, None, 2)
     assert verdict.word == "broken"
     assert verdict.reason == "no unit is active on 62 % of the rows"

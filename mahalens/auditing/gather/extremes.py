@@ -120,6 +120,10 @@ class KeptRows:
             self._labels[where] = _label(taken, labels, positions)
         self.seen += rest
 
+    def reorder(self, order: Tensor) -> None:
+        """Put the classes in another order: [C] numbers that they have so far."""
+        self._labels = order.argsort()[self._labels]
+
     @property
     def rows(self) -> Tensor:
         """The kept rows [n, K]."""

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from mahalens.auditing.gather.extremes import KeptRows, Smallest
 from mahalens.auditing.gather.input_rows import Covariance, rows_fed
-from mahalens.auditing.gather.moments import ActivitySums, Members, MomentSums, Room
+from mahalens.auditing.gather.moments import (
+    ActivitySums,
+    Members,
+    MomentSums,
+    Room,
+    typical_spread,
+)
 from mahalens.auditing.record import Settings
 from mahalens.auditing.watch.functions import EVEN, FLAT_BEYOND
 from mahalens.auditing.watch.site import Layout, Site
@@ -60,6 +66,8 @@ class LayerGatherer:
         kept = min(settings.rows_kept, max(_FEWEST_KEPT, _KEPT_VALUES // units))
         seed = settings.seed + 7919 * number
         self.kept = KeptRows(units, kept, seed)
+        self.spread: float | None = None
+        """Typical spread of a unit's z on the first rows, in which activity is measured."""
         self.faulty = torch.zeros(units, dtype=torch.bool)
         """Units that gave NaN or infinite values."""
         self._generator = torch.Generator().manual_seed(seed + 1)
@@ -169,6 +177,8 @@ class LayerGatherer:
         samples, positions, units = z.shape
         # In blocks that stay in the cache, as the rows are gone through several times.
         size = max(1, _BLOCK // (positions * units))
+        if self.spread is None:
+            self.spread = typical_spread(z[:size].view(-1, units))
         ends = []
         for first in range(0, samples, size):
             part = slice(first, first + size)
@@ -224,7 +234,7 @@ class LayerGatherer:
         rows = z.view(-1, units)
         members = Members(labels, samples, positions, z.dtype)
         self.moments.add(rows, members, self._room)
-        site, tolerance = self.site, self.settings.tolerance
+        site, tolerance = self.site, self.least_activity
         mask = self._room.like(rows, 2)  # comparing into numbers is quicker than into truth values
         positive = flat = None
         if site.activation == "relu":
@@ -241,6 +251,20 @@ class LayerGatherer:
         if len(silent):
             numbers = silent // positions
             self.activity.note_silent((numbers if owners is None else owners[numbers]) + start)
+
+    @property
+    def least_activity(self) -> float:
+        """The size that an activation must exceed to count."""
+        spread = self.spread or 0.0
+        # Values of a bounded activation are of size 1, however far its input spreads.
+        bounded = self.site.activation in FLAT_BEYOND
+        return self.settings.tolerance * (min(spread, 1.0) if bounded else spread)
+
+    def reorder(self, order: Tensor) -> None:
+        """Put the classes in another order: [C] numbers that they have so far."""
+        if self.by_sample:
+            for part in (self.moments, self.activity, self.kept):
+                part.reorder(order)
 
     def _activated(self, rows: Tensor) -> Tensor:
         """The activations of rows [n, K]; the rows themselves where the function is not known."""

@@ -52,6 +52,21 @@ class Members:
         return torch.bincount(self.labels).double() * self.positions
 
 
+def typical_spread(rows: Tensor) -> float:
+    """Return the median over units of the standard deviation of rows [n, K].
+
+    Units that do not vary count only if none does; then it is the root of the mean square.
+
+    >>> typical_spread(torch.tensor([[1.0, 0.0, 7.0], [3.0, 4.0, 7.0]]))
+    1.0
+    """
+    if len(rows) > 1:
+        spread = rows.double().std(0, correction=0)
+        if bool((varying := spread[spread > 0]).any()):
+            return float(varying.median())
+    return float(rows.double().square().mean().sqrt())
+
+
 class Room:
     """Memory that is used again for every block: asking for it anew costs more than the sums."""
 
@@ -110,6 +125,12 @@ class MomentSums:
         own[:, 2] += members.sums(power.mul_(d))
         self.rows[: members.classes] += members.counts()
 
+    def reorder(self, order: Tensor) -> None:
+        """Put the classes in another order: [C] numbers that they have so far."""
+        self.powers, self.rows = (
+            grown(part, len(order))[order] for part in (self.powers, self.rows)
+        )
+
     def by_class(self, classes: int) -> Moments:
         """Moments within each class [C, K]."""
         return self._moments(grown(self.powers, classes), grown(self.rows, classes))
@@ -164,6 +185,12 @@ class ActivitySums:
         by_class = members.sums(silent[:, None].to(active.dtype))[:, 0]
         self.silent[: len(by_class)] += by_class
         return silent.nonzero()[:, 0]
+
+    def reorder(self, order: Tensor) -> None:
+        """Put the classes in another order: [C] numbers that they have so far."""
+        self.active, self.silent = (
+            grown(part, len(order))[order] for part in (self.active, self.silent)
+        )
 
     def note_silent(self, samples: Tensor) -> None:
         """Remember the first few samples [n] with a row that no unit is active on."""

@@ -17,6 +17,7 @@ from mahalens.auditing.readings import (
     UnitReading,
 )
 from mahalens.auditing.record import Settings
+from mahalens.auditing.watch.functions import EVEN
 
 _GRID = torch.linspace(0.005, 0.995, 100, dtype=torch.float64)
 """Levels of the quantiles that stand for the rows when chance is worked out."""
@@ -26,8 +27,17 @@ _SATURATED = 0.95
 _CONSTANT = 1e-6
 
 
-def read_units(gathered: LayerGatherer, classes: int, sorted_rows: Tensor) -> UnitReading:
-    """How each unit responds; ``sorted_rows`` [K, n] are the kept rows, ascending."""
+def read_units(
+    gathered: LayerGatherer,
+    classes: int,
+    sorted_rows: Tensor,
+    reader: LayerGatherer | None = None,
+) -> UnitReading:
+    """How each unit responds; ``sorted_rows`` [K, n] are the kept rows, ascending.
+
+    ``reader`` is the one layer that reads the activations: a unit that is nearly silent is dead
+    only if it makes no difference there.
+    """
     settings, activity = gathered.settings, gathered.activity
     classes = classes if gathered.by_sample else 0
     whole = gathered.moments.overall()
@@ -35,6 +45,8 @@ def read_units(gathered: LayerGatherer, classes: int, sorted_rows: Tensor) -> Un
     active = activity.active.sum(0) / rows
     flat = activity.flat / rows
     dead = (active == 0) & ~gathered.faulty
+    if reader is not None and bool(dead.any()):
+        dead &= ~_matters(gathered, reader)
     size = torch.maximum(gathered.least.abs(), gathered.greatest.abs())
     width = gathered.greatest - gathered.least
     constant = width <= _CONSTANT * size
@@ -63,6 +75,40 @@ def read_units(gathered: LayerGatherer, classes: int, sorted_rows: Tensor) -> Un
         silent_samples=tuple(activity.silent_samples),
         silent_by_class=None if by_class is None else _shares(activity.silent, by_class.rows),
     )
+
+
+def activation_range(gathered: LayerGatherer) -> tuple[Tensor, Tensor]:
+    """The least and the greatest activation of each unit over the data [K], float64.
+
+    Both are values of the activation at the ends of z's range, or, for one that is not monotone,
+    at the kept rows too; an even one is least where z is nearest 0.
+    """
+    least, greatest = gathered.least, gathered.greatest
+    apply = gathered.site.apply
+    if apply is None:
+        return least, greatest
+    ends = [least, greatest, *gathered.kept.rows.double()]
+    if gathered.site.activation in EVEN:
+        ends.append(gathered.near.keys[0].double())
+    values = apply(torch.stack(ends).float()).double()
+    return values.amin(0), values.amax(0)
+
+
+def _matters(gathered: LayerGatherer, reader: LayerGatherer) -> Tensor:
+    """Which units move the z of the layer that reads them by more than the tolerance [K].
+
+    Unit k moves it by at most ``max |a_k| √m ‖V_k‖_F``, with V_k the m columns of the reader that
+    belong to the unit: one in a Linear, one for each place of the kernel in a convolution.
+    """
+    columns = reader.site.rows()
+    units = gathered.site.units
+    if not units or columns.shape[1] % units:
+        return torch.zeros(units, dtype=torch.bool)
+    each = columns.shape[1] // units
+    weight = torch.linalg.vector_norm(columns.view(len(columns), units, each), dim=(0, 2))
+    low, high = activation_range(gathered)
+    size = torch.maximum(low.abs(), high.abs())
+    return size * weight * each**0.5 > gathered.settings.tolerance * (reader.spread or 0.0)
 
 
 def read_places(
@@ -164,7 +210,7 @@ def ascending_rows(rows: Tensor) -> Tensor:
 
 def _class_quantiles(gathered: LayerGatherer, classes: int, settings: Settings) -> Tensor | None:
     units, levels = gathered.site.units, len(settings.quantiles)
-    if not classes or classes * units * levels > _MOST_CLASS_QUANTILES:
+    if not classes * levels or classes * units * levels > _MOST_CLASS_QUANTILES:
         return None
     found = torch.full((classes, units, levels), torch.nan, dtype=torch.float64)
     for label in range(classes):

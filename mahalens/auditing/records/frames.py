@@ -250,6 +250,11 @@ def _layers(record: AuditRecord, layer: LayerRecord) -> Iterator[Row]:
         "score": verdict.score,
         "share": verdict.share,
         "chance": verdict.chance,
+        "interval_low": None if verdict.interval is None else verdict.interval[0],
+        "interval_high": None if verdict.interval is None else verdict.interval[1],
+        "p_chance": verdict.p_chance,
+        "p_baseline": verdict.p_baseline,
+        "baseline_score": verdict.baseline_score,
         "reason": verdict.reason,
     }
 

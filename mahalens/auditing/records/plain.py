@@ -45,6 +45,7 @@ def audit_json(record: AuditRecord) -> dict[str, Any]:
         "torch": record.torch,
         "model": record.model,
         "verdict": record.verdict,
+        "baseline": record.baseline,
         "accuracy": _number(record.accuracy),
         "rule": RULE,
         "data": _struct(record.data, "data", {}),

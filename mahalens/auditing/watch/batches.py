@@ -51,6 +51,10 @@ class Batch:
         """The first samples only."""
         return self._each(lambda part: part[:count])
 
+    def pick(self, rows: Tensor) -> Batch:
+        """Some of the samples, by their places [n]."""
+        return self._each(lambda part: part[rows.to(part.device)])
+
     def turned(self) -> Batch:
         """The samples in reverse order."""
         return self._each(lambda part: part.flip(0))

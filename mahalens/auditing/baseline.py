@@ -1,0 +1,169 @@
+"""The same network untrained: what its layers would be taken for before they learnt anything."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mahalens.auditing.assemble import layer_evidence, read_where
+from mahalens.auditing.classes import Classes
+from mahalens.auditing.gather.layer import LayerGatherer
+from mahalens.auditing.record import Settings
+from mahalens.auditing.verdicts import Evidence
+from mahalens.auditing.watch.batches import Batch, Batches
+from mahalens.auditing.watch.forward import Forward, Runner
+from mahalens.auditing.watch.trace import Use
+
+MOST_SAMPLES = 2048
+"""Samples that a baseline is run on, unless there are many classes."""
+_APART = 0x5EED_5EED
+"""Added to the seed: a model that was started with the same one is not to come out again."""
+PER_CLASS = 32
+"""Samples per class that it is run on in any case, where there are as many."""
+
+
+def untrained_copy(model: nn.Module, seed: int) -> tuple[nn.Module, list[str]]:
+    """Return a copy of a model with new starting weights, and which weights were only shuffled.
+
+    Every module draws its parameters anew (``reset_parameters``), and then the model starts them
+    as it does itself (``_init_weights`` of each module, as in Hugging Face's and many others'
+    models). A weight of two or more dimensions that this leaves as it was has no initialiser: its
+    entries are put in random order, as ``randomize`` of WeightWatcher does.
+
+    The random state of torch is changed; the caller puts it back.
+    """
+    fresh = copy.deepcopy(model)
+    torch.manual_seed(seed + _APART)
+    before = {name: weight.detach().clone() for name, weight in _matrices(fresh)}
+    own = getattr(fresh, "_init_weights", None)
+    with torch.no_grad():
+        for module in fresh.modules():
+            for reset in ("reset_parameters", "_reset_parameters"):
+                _call(getattr(module, reset, None))
+        if callable(own):
+            for module in fresh.modules():
+                _call(own, module)
+        shuffled = []
+        for name, weight in _matrices(fresh):
+            if torch.equal(weight, before[name]) and bool((weight != weight.flatten()[0]).any()):
+                order = torch.randperm(weight.numel(), device=weight.device)
+                weight.data.copy_(weight.detach().flatten()[order].view(weight.shape))
+                shuffled.append(name)
+    return fresh, shuffled
+
+
+def baseline_evidence(
+    model: nn.Module,
+    forward: Forward | None,
+    batches: Batches,
+    classes: Classes,
+    samples: int,
+    wanted: Mapping[str, Any],
+    settings: Settings,
+    progress: Callable[[str, int], None],
+) -> dict[str, Evidence]:
+    """Return what would speak for verdicts on the layers of an untrained model, by name.
+
+    It is run on some samples drawn at random, with only what hyperplanes need.
+
+    Args:
+        model: the untrained model.
+        forward: how to call it.
+        batches: the data.
+        classes: its classes, settled.
+        samples: how many samples there are.
+        wanted: layers to read.
+        settings: of the audit.
+        progress: see :func:`mahalens.auditing.network.audit`.
+    """
+    runner = Runner(model, forward)
+    some = _some(batches, samples, max(MOST_SAMPLES, PER_CLASS * classes.count()), settings.seed)
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
+    for norm in norms:  # as an untrained network in training has them: of the data
+        norm.momentum, norm.training = None, norm.track_running_stats
+    if norms:
+        for batch in some():
+            runner.run(batch, lambda use: None)
+        for norm in norms:
+            norm.training = False
+    first = next(some())
+    sites, _ = runner.survey(first)
+    light = Settings(
+        **{name: getattr(settings, name) for name in ("tolerance", "through", "seed")},
+        quantiles=(),
+        rows_kept=min(settings.rows_kept, 1024),
+        widest=1,
+        prototypes=1,
+    )
+    gatherers = {
+        name: _Light(site, light, inputs_given=False)
+        for name, site in sites.items()
+        if name in wanted and site.units == wanted[name].site.units
+    }
+    done = 0
+    for batch in some():
+        labels = classes.peek(batch)
+
+        def see(use: Use, batch: Batch = batch, labels: Tensor | None = labels) -> None:
+            if (gatherer := gatherers.get(use.name)) is not None:
+                gatherer.see(use, labels, batch.start, batch.size)
+
+        runner.run(batch, see)
+        done += batch.size
+        progress("reading the untrained copy", done)
+    found = {}
+    for name, gatherer in gatherers.items():
+        if gatherer.kept.seen:
+            units, hyperplanes = read_where(gatherer, classes.count())
+            found[name] = layer_evidence(gatherer, units, hyperplanes)
+    return found
+
+
+class _Light(LayerGatherer):
+    """Gathers what hyperplanes need, and no prototypes."""
+
+    def _prototypes(self, *_: Any) -> None:
+        pass
+
+
+def _matrices(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The weights that may be layers' rows: real parameters of two or more dimensions."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and parameter.is_floating_point() and parameter.numel():
+            yield name, parameter
+
+
+def _call(function: Any, *args: Any) -> None:
+    """Call an initialiser, if it is one: something that takes these arguments and no others."""
+    if not callable(function):
+        return
+    try:
+        inspect.signature(function).bind(*args)
+    except (TypeError, ValueError):
+        return
+    function(*args)
+
+
+def _some(batches: Batches, samples: int, most: int, seed: int) -> Callable[[], Iterator[Batch]]:
+    """Passes over batches of some samples, each drawn with the same probability."""
+    share = min(1.0, most / max(1, samples))
+
+    def pass_over() -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(seed)
+        start = 0
+        for batch in batches:
+            chosen = torch.rand(batch.size, generator=generator) < share
+            if not bool(chosen.any()):
+                continue
+            part = batch if bool(chosen.all()) else batch.pick(chosen.nonzero()[:, 0])
+            part.start = start
+            start += part.size
+            yield part
+
+    return pass_over
