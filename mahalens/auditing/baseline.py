@@ -20,7 +20,9 @@ from mahalens.auditing.watch.batches import Batch, Batches
 from mahalens.auditing.watch.forward import Forward, Runner
 from mahalens.auditing.watch.trace import Use
 
-MOST_SAMPLES = 2048
+COPIES = 3
+"""Untrained copies that are run: one alone may by chance be unlike all others."""
+MOST_SAMPLES = 1024
 """Samples that a baseline is run on, unless there are many classes."""
 _APART = 0x5EED_5EED
 """Added to the seed: a model that was started with the same one is not to come out again."""
@@ -31,31 +33,55 @@ PER_CLASS = 32
 def untrained_copy(model: nn.Module, seed: int) -> tuple[nn.Module, list[str]]:
     """Return a copy of a model with new starting weights, and which weights were only shuffled.
 
-    Every module draws its parameters anew (``reset_parameters``), and then the model starts them
-    as it does itself (``_init_weights`` of each module, as in Hugging Face's and many others'
-    models). A weight of two or more dimensions that this leaves as it was has no initialiser: its
-    entries are put in random order, as ``randomize`` of WeightWatcher does.
+    Every module draws its parameters anew (``reset_parameters``). Then the model starts them as
+    it does itself (``_init_weights`` of each module, as in Hugging Face's and many others'
+    models). Without that the start may have been another one: weights are brought to the size
+    that they have in the model, biases with them, and vectors that are constant in the model,
+    such as biases of 0, stay. A weight of two or more dimensions that comes out as it was has no
+    initialiser: its entries are put in random order, as ``randomize`` of WeightWatcher does.
 
     The random state of torch is changed; the caller puts it back.
     """
     fresh = copy.deepcopy(model)
     torch.manual_seed(seed + _APART)
-    before = {name: weight.detach().clone() for name, weight in _matrices(fresh)}
-    own = getattr(fresh, "_init_weights", None)
+    before = {id(part): part.detach().clone() for part in fresh.parameters()}
+    start = getattr(fresh, "_init_weights", None)
     with torch.no_grad():
         for module in fresh.modules():
             for reset in ("reset_parameters", "_reset_parameters"):
                 _call(getattr(module, reset, None))
-        if callable(own):
-            for module in fresh.modules():
-                _call(own, module)
+        for module in fresh.modules():
+            if callable(start):
+                _call(start, module)
+            else:
+                _resize(module, before)
         shuffled = []
-        for name, weight in _matrices(fresh):
-            if torch.equal(weight, before[name]) and bool((weight != weight.flatten()[0]).any()):
-                order = torch.randperm(weight.numel(), device=weight.device)
-                weight.data.copy_(weight.detach().flatten()[order].view(weight.shape))
+        for name, part in fresh.named_parameters():
+            if _is_matrix(part) and torch.equal(part, old := before[id(part)]):
+                order = torch.randperm(part.numel(), device=part.device)
+                part.copy_(old.flatten()[order].view(part.shape))
                 shuffled.append(name)
     return fresh, shuffled
+
+
+def _resize(module: nn.Module, before: Mapping[int, Tensor]) -> None:
+    """Bring new weights of a module to their size in the model, and its biases with them."""
+    own = [part for part in module.parameters(recurse=False) if part.is_floating_point()]
+    matrices = [part for part in own if _is_matrix(part)]
+    was, now = (
+        sum(float(torch.linalg.vector_norm(part.double())) ** 2 for part in parts) ** 0.5
+        for parts in ([before[id(part)] for part in matrices], matrices)
+    )
+    for part in own:
+        old = before[id(part)]
+        if part.ndim < 2 and part.numel() and bool((old == old.flatten()[0]).all()):
+            part.copy_(old)
+        elif was and now and was != now:
+            part.mul_(was / now)
+
+
+def _is_matrix(part: Tensor) -> bool:
+    return part.ndim >= 2 and part.is_floating_point() and part.numel() > 0
 
 
 def baseline_evidence(
@@ -130,13 +156,6 @@ class _Light(LayerGatherer):
 
     def _prototypes(self, *_: Any) -> None:
         pass
-
-
-def _matrices(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The weights that may be layers' rows: real parameters of two or more dimensions."""
-    for name, parameter in model.named_parameters():
-        if parameter.ndim >= 2 and parameter.is_floating_point() and parameter.numel():
-            yield name, parameter
 
 
 def _call(function: Any, *args: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mahalens._version import __version__
 from mahalens.auditing.assemble import layer_record, skipped_parts
-from mahalens.auditing.baseline import baseline_evidence, untrained_copy
+from mahalens.auditing.baseline import COPIES, baseline_evidence, untrained_copy
 from mahalens.auditing.choosing import Nodes, check_image, check_nodes, chosen_layers
 from mahalens.auditing.classes import Classes
 from mahalens.auditing.examples import collect_examples
@@ -84,7 +84,7 @@ def audit(
         forward: how to call the model: ``forward(model, *inputs)``.
         predict: how to get classes [B] from the model's output; default the largest score.
         baseline: the same network untrained, from which a layer must differ to get a verdict.
-            ``auto`` makes a copy with new starting weights and runs it on up to 2,048 samples;
+            ``auto`` makes copies with new starting weights and runs each on up to 1,024 samples;
             None leaves the comparison out.
         progress: called with what is being done and how many samples are done.
         **settings: see :class:`~mahalens.auditing.record.Settings`.
@@ -199,7 +199,8 @@ def _read(
         evidence.append(weighed)
         request.progress("judging", len(records))
     verdicts = judge_layers(
-        evidence, None if untrained is None else [untrained.get(key) for key in gatherers]
+        evidence,
+        [[one[key] for one in untrained if key in one] for key in gatherers] if untrained else None,
     )
     records = [
         msgspec.structs.replace(record, verdict=verdict)
@@ -323,23 +324,14 @@ def _untrained(
     samples: int,
     gatherers: Mapping[str, LayerGatherer],
     notes: list[str],
-) -> tuple[dict[str, Evidence] | None, str]:
-    """What speaks for verdicts on the layers of the baseline, and which it is."""
-    model, kind = request.baseline, "given"
-    if model is None:
-        return None, "none"
-    try:
-        if not isinstance(model, nn.Module):
-            model, shuffled = untrained_copy(request.runner.model, request.settings.seed)
-            kind = "shuffled" if shuffled else "fresh"
-            if shuffled:
-                more = f" and {len(shuffled) - 1} more" if len(shuffled) > 1 else ""
-                notes.append(
-                    "the baseline is a copy with new starting weights, where the model can draw "
-                    f"them; entries of {shuffled[0]}{more} were put in random order"
-                )
+) -> tuple[list[dict[str, Evidence]], str]:
+    """What speaks for verdicts on the layers of untrained networks, and which they are."""
+    if request.baseline is None:
+        return [], "none"
+
+    def read(model: nn.Module) -> dict[str, Evidence]:
         with untouched(model):
-            found = baseline_evidence(
+            return baseline_evidence(
                 model,
                 request.forward,
                 request.batches,
@@ -349,10 +341,25 @@ def _untrained(
                 request.settings,
                 request.progress,
             )
+
+    if isinstance(request.baseline, nn.Module):
+        return [read(request.baseline)], "given"
+    try:
+        found = []
+        for number in range(COPIES):
+            model, shuffled = untrained_copy(request.runner.model, request.settings.seed + number)
+            found.append(read(model))
     except Exception as error:  # a model that cannot be copied or started anew is no fault of it
-        if request.baseline != "auto":
-            raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        notes.append(f"no untrained copy could be made, so that chance alone decides ({reason})")
-        return None, "none"
-    return found, kind
+        notes.append(
+            "no untrained copy could be run, so that chance alone decides "
+            f"({type(error).__name__}: {reason})"
+        )
+        return [], "none"
+    if shuffled:
+        more = f" and {len(shuffled) - 1} more" if len(shuffled) > 1 else ""
+        notes.append(
+            f"the model cannot draw new starting values for {shuffled[0]}{more}: the untrained "
+            "copy has the same values in random order"
+        )
+    return found, "shuffled" if shuffled else "fresh"

@@ -61,8 +61,9 @@ RULE = (
     "marks z = 0. It has too few units if fewer than 5 are left, or so few that no outcome would "
     "differ from chance. It is even if the interval lies between -1/3 and 1/3. Otherwise it is not "
     "judged unless it differs from chance (exact test, p below 0.05 after Holm's correction over "
-    "the layers) and, in the same direction, from the same network untrained (Welch's test over "
-    "units, corrected likewise). "
+    "the layers) and from the same network untrained: its score is further from 0 by 1/3 or more "
+    "than those of three copies with new starting weights, and Welch's test over units, corrected "
+    "likewise, has p below 0.05 for each. "
     "It is mixed if the interval reaches across 1/3 or -1/3, or if the perturbations say the "
     "opposite; else distance-like from a score of 1/3 up and intensity-like from -1/3 down. "
     "Where there are no hyperplanes, the index of the perturbations decides by the same "
@@ -223,28 +224,30 @@ def weigh(
 
 
 def judge_layers(
-    layers: Sequence[Evidence], baseline: Sequence[Evidence | None] | None = None
+    layers: Sequence[Evidence], baseline: Sequence[Sequence[Evidence]] | None = None
 ) -> list[Verdict]:
     """Return the verdicts on the layers of a network, by :data:`RULE`.
 
     Args:
         layers: what speaks for each.
-        baseline: the same layers untrained, None for one that has no counterpart; without it
-            layers are judged by chance alone.
+        baseline: for each the same layer in untrained copies of the network, of which the one
+            most alike counts; without it layers are judged by chance alone.
     """
     from mahalens.stats import holm
 
-    untrained = list(baseline) if baseline is not None else [None] * len(layers)
+    untrained: Sequence[Sequence[Evidence]] = baseline or [()] * len(layers)
     by_chance = holm([one.p_chance if one.tested else None for one in layers])
     by_baseline = holm(
         [
-            welch_test(one.excess, other.excess) if one.tested and other is not None else None
-            for one, other in zip(layers, untrained, strict=True)
+            max((welch_test(one.excess, copy.excess) for copy in copies), default=None)
+            if one.tested
+            else None
+            for one, copies in zip(layers, untrained, strict=True)
         ]
     )
     return [
-        _verdict(one, other, p_chance, p_baseline, baseline is not None)
-        for one, other, p_chance, p_baseline in zip(
+        _verdict(one, copies, p_chance, p_baseline, baseline is not None)
+        for one, copies, p_chance, p_baseline in zip(
             layers, untrained, by_chance, by_baseline, strict=True
         )
     ]
@@ -303,13 +306,14 @@ def welch_test(trained: Tensor, untrained: Tensor) -> float:
 
 def _verdict(
     layer: Evidence,
-    untrained: Evidence | None,
+    untrained: Sequence[Evidence],
     p_chance: float | None,
     p_baseline: float | None,
     compared: bool,
 ) -> Verdict:
     """The verdict on one layer, with corrected p-values."""
     reasons: list[str] = []
+    other = _nearest(layer, untrained)
     if layer.damage:
         word, reasons = "broken", layer.damage
     elif layer.by_construction:
@@ -329,7 +333,7 @@ def _verdict(
         if layer.common:
             are = "is" if layer.common == 1 else "are"
             reasons.append(f"{layer.common} {are} near most classes at once and left aside")
-        word, why = _by_place(layer, untrained, p_chance, p_baseline, compared)
+        word, why = _by_place(layer, other, p_chance, p_baseline, compared)
         reasons += [*why, *_behaviour(layer.perturbation)]
     return Verdict(
         word=word,
@@ -340,13 +344,19 @@ def _verdict(
         interval=layer.interval,
         p_chance=p_chance,
         p_baseline=p_baseline,
-        baseline_score=None if untrained is None else untrained.score,
+        baseline_score=other,
     )
+
+
+def _nearest(layer: Evidence, untrained: Sequence[Evidence]) -> float | None:
+    """The score of the untrained layer most like this one; 0, as by chance, for none placed."""
+    scores = [copy.score or 0.0 for copy in untrained]
+    return min(scores, key=lambda score: abs(score - (layer.score or 0.0)), default=None)
 
 
 def _by_place(
     layer: Evidence,
-    untrained: Evidence | None,
+    untrained: float | None,
     p_chance: float | None,
     p_baseline: float | None,
     compared: bool,
@@ -371,14 +381,11 @@ def _by_place(
         return "not judged", [f"that does not differ from chance (p = {_p(p_chance)})"]
     added = []
     if untrained is not None and p_baseline is not None:
-        other = "none" if untrained.score is None else f"{untrained.score:.2f}"
-        more = float(layer.excess.mean() - untrained.excess.mean())
-        if p_baseline >= LEVEL or more * score <= 0:
-            return "not judged", [
-                f"that does not differ from the same network untrained (score {score:.2f}, "
-                f"untrained {other}, p = {_p(p_baseline)})"
-            ]
-        added.append(f"untrained it scores {other}")
+        further = (score - untrained) * (1 if score > 0 else -1)
+        if p_baseline >= LEVEL or further < DECIDED - _ROUNDING:
+            same = f"(score {score:.2f}, untrained {untrained:.2f}, p = {_p(p_baseline)})"
+            return "not judged", [f"that differs little from the same network untrained {same}"]
+        added.append(f"untrained it scores {untrained:.2f}")
     elif compared:
         added.append("the baseline has no such layer, so that chance alone decides")
     kind = _kind(score)

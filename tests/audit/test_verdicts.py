@@ -210,15 +210,16 @@ def test_an_interval_about_chance_is_even():
 
 def test_a_layer_must_differ_from_its_baseline_in_its_direction():
     layer = evidence(39)
-    for untrained, word in ((20, "distance-like"), (38, "not judged"), (39, "not judged")):
-        (verdict,) = judge_layers([layer], [evidence(untrained)])
-        assert verdict.word == word
-        assert verdict.baseline_score == evidence(untrained).score
+    for untrained, word in ((20, "distance-like"), (35, "not judged"), (39, "not judged")):
+        for copies in ([evidence(untrained)], [evidence(20), evidence(untrained)]):
+            (verdict,) = judge_layers([layer], [copies])
+            assert verdict.word == word
+            assert verdict.baseline_score == evidence(untrained).score
     low = evidence(6)
-    assert judge_layers([low], [evidence(20)])[0].word == "intensity-like"
-    (verdict,) = judge_layers([low], [evidence(0)])  # differs, but the other way
+    assert judge_layers([low], [[evidence(20)]])[0].word == "intensity-like"
+    (verdict,) = judge_layers([low], [[evidence(0)]])  # differs, but the other way
     assert (verdict.word, verdict.p_baseline < 0.05) == ("not judged", True)
-    (verdict,) = judge_layers([layer], [None])
+    (verdict,) = judge_layers([layer], [[]])
     assert verdict.reason.endswith("the baseline has no such layer, so that chance alone decides")
 
 
