@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from mahalens.auditing.watch.trace import Use
 
 COPIES = 3
 """Untrained copies that are run: one alone may by chance be unlike all others."""
-MOST_SAMPLES = 1024
+MOST_SAMPLES = 512
 """Samples that a baseline is run on, unless there are many classes."""
 _APART = 0x5EED_5EED
 """Added to the seed: a model that was started with the same one is not to come out again."""
@@ -46,7 +47,8 @@ def untrained_copy(model: nn.Module, seed: int) -> tuple[nn.Module, list[str]]:
     torch.manual_seed(seed + _APART)
     before = {id(part): part.detach().clone() for part in fresh.parameters()}
     start = getattr(fresh, "_init_weights", None)
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of initialisers, about a model that is only compared with
         for module in fresh.modules():
             for reset in ("reset_parameters", "_reset_parameters"):
                 _call(getattr(module, reset, None))

@@ -19,6 +19,7 @@ from mahalens.auditing.classes import Classes
 from mahalens.auditing.examples import collect_examples
 from mahalens.auditing.gather.layer import LayerGatherer
 from mahalens.auditing.perturb_layers import perturb_layers
+from mahalens.auditing.readings import Verdict
 from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings
 from mahalens.auditing.settings import settings_from
 from mahalens.auditing.verdicts import Evidence, judge_layers, summarise
@@ -29,6 +30,8 @@ from mahalens.auditing.watch.trace import Use
 from mahalens.auditing.watch.untouched import untouched
 from mahalens.errors import InputError
 
+_COMPARED = ("distance-like", "intensity-like", "mixed")
+"""Words that a layer must differ from an untrained one for."""
 Progress = Callable[[str, int], None]
 Predict = Callable[[Any], Tensor]
 
@@ -84,7 +87,7 @@ def audit(
         forward: how to call the model: ``forward(model, *inputs)``.
         predict: how to get classes [B] from the model's output; default the largest score.
         baseline: the same network untrained, from which a layer must differ to get a verdict.
-            ``auto`` makes copies with new starting weights and runs each on up to 1,024 samples;
+            ``auto`` makes copies with new starting weights and runs them on up to 512 samples;
             None leaves the comparison out.
         progress: called with what is being done and how many samples are done.
         **settings: see :class:`~mahalens.auditing.record.Settings`.
@@ -186,7 +189,6 @@ def _read(
             return None if guessed is None else guessed[0]
 
         perturbed = perturb_layers(runner, batches, gatherers, guess, accuracy, request.progress)
-    untrained, baseline = _untrained(request, classes, samples, gatherers, notes)
     records: list[LayerRecord] = []
     evidence: list[Evidence] = []
     for key, gatherer in gatherers.items():
@@ -198,10 +200,7 @@ def _read(
         records.append(record)
         evidence.append(weighed)
         request.progress("judging", len(records))
-    verdicts = judge_layers(
-        evidence,
-        [[one[key] for one in untrained if key in one] for key in gatherers] if untrained else None,
-    )
+    verdicts, baseline = _judged(request, classes, samples, gatherers, evidence, notes)
     records = [
         msgspec.structs.replace(record, verdict=verdict)
         for record, verdict in zip(records, verdicts, strict=True)
@@ -318,48 +317,70 @@ def _checked(baseline: Any) -> Literal["auto"] | nn.Module | None:
     )
 
 
-def _untrained(
+def _judged(
     request: _Request,
     classes: Classes,
     samples: int,
     gatherers: Mapping[str, LayerGatherer],
+    evidence: Sequence[Evidence],
     notes: list[str],
-) -> tuple[list[dict[str, Evidence]], str]:
-    """What speaks for verdicts on the layers of untrained networks, and which they are."""
-    if request.baseline is None:
-        return [], "none"
+) -> tuple[list[Verdict], str]:
+    """The verdicts, and the kind of untrained network that layers were compared with.
 
-    def read(model: nn.Module) -> dict[str, Evidence]:
+    Only layers that differ from chance are compared, and with a further copy only those that
+    differ from all copies before.
+    """
+    copies: list[list[Evidence]] = [[] for _ in gatherers]
+    verdicts, kind = judge_layers(evidence), "none"
+
+    def open_layers() -> dict[str, LayerGatherer]:
+        told = zip(gatherers.items(), evidence, verdicts, strict=True)
+        return {
+            name: gatherer
+            for (name, gatherer), one, verdict in told
+            if one.tested and verdict.word in _COMPARED
+        }
+
+    def compare(model: nn.Module) -> list[Verdict]:
         with untouched(model):
-            return baseline_evidence(
+            found = baseline_evidence(
                 model,
                 request.forward,
                 request.batches,
                 classes,
                 samples,
-                gatherers,
+                open_layers(),
                 request.settings,
                 request.progress,
             )
+        for name, others in zip(gatherers, copies, strict=True):
+            if name in found:
+                others.append(found[name])
+        return judge_layers(evidence, copies)
 
+    if request.baseline is None or not open_layers():
+        return verdicts, kind
     if isinstance(request.baseline, nn.Module):
-        return [read(request.baseline)], "given"
+        return compare(request.baseline), "given"
+    shuffled: list[str] = []
     try:
-        found = []
         for number in range(COPIES):
-            model, shuffled = untrained_copy(request.runner.model, request.settings.seed + number)
-            found.append(read(model))
+            if open_layers():
+                model, shuffled = untrained_copy(
+                    request.runner.model, request.settings.seed + number
+                )
+                verdicts = compare(model)
     except Exception as error:  # a model that cannot be copied or started anew is no fault of it
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).split())[:200]
         notes.append(
             "no untrained copy could be run, so that chance alone decides "
             f"({type(error).__name__}: {reason})"
         )
-        return [], "none"
+        return judge_layers(evidence), "none"
     if shuffled:
         more = f" and {len(shuffled) - 1} more" if len(shuffled) > 1 else ""
         notes.append(
             f"the model cannot draw new starting values for {shuffled[0]}{more}: the untrained "
-            "copy has the same values in random order"
+            "copies have the same values in random order"
         )
-    return found, "shuffled" if shuffled else "fresh"
+    return verdicts, "shuffled" if shuffled else "fresh"

@@ -131,7 +131,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One sentence about the whole network."""
     baseline: str = "none"
     """What layers were compared with: ``fresh`` (a newly initialised copy), ``shuffled`` (a copy
-    with the entries of some weights in random order), ``given``, or ``none``."""
+    with the entries of some weights in random order), ``given``, or ``none``: not asked for, not
+    possible (a note says why), or not needed, as no layer differs from chance."""
     examples: Tensor | None = None
     """The samples that prototypes refer to [M, *shape], for pictures."""
     example_samples: Tensor | None = None

@@ -108,6 +108,7 @@ class MomentSums:
 
     def __init__(self, units: int) -> None:
         self.centre: Tensor | None = None
+        self._unit = 1.0
         self.powers = torch.zeros(1, 3, units, dtype=torch.float64)
         self.rows = torch.zeros(1, dtype=torch.float64)
 
@@ -115,9 +116,14 @@ class MomentSums:
         """Take in rows z [n, K]."""
         if self.centre is None:
             self.centre = z.mean(0)
+            width = float((z - self.centre).abs().max())
+            if width and not 1e-6 < width < 1e6:  # cubes of such numbers leave float32
+                self._unit = 2.0 ** round(math.log2(width))
         self.powers = grown(self.powers, members.classes)
         self.rows = grown(self.rows, members.classes)
         d = torch.sub(z, self.centre, out=room.like(z, 0))
+        if self._unit != 1.0:
+            d.div_(self._unit)
         own = self.powers[: members.classes]
         own[:, 0] += members.sums(d)
         power = torch.mul(d, d, out=room.like(z, 1))
@@ -149,7 +155,8 @@ class MomentSums:
         skewness = (third - 3 * first * second + 2 * first**3) / std**3
         skewness = torch.where(std > 0, skewness, torch.zeros_like(skewness))
         centre = torch.zeros(powers.shape[2]) if self.centre is None else self.centre
-        return Moments(rows, first + centre.double(), std, skewness)
+        mean = first * self._unit + centre.double()
+        return Moments(rows, mean, std * self._unit, skewness)
 
 
 class ActivitySums:

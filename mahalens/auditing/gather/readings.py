@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,8 +108,8 @@ def _matters(gathered: LayerGatherer, reader: LayerGatherer) -> Tensor:
     each = columns.shape[1] // units
     weight = torch.linalg.vector_norm(columns.view(len(columns), units, each), dim=(0, 2))
     low, high = activation_range(gathered)
-    size = torch.maximum(low.abs(), high.abs())
-    return size * weight * each**0.5 > gathered.settings.tolerance * (reader.spread or 0.0)
+    moved = torch.maximum(low.abs(), high.abs()) * weight * math.sqrt(each)
+    return moved > gathered.settings.tolerance * (reader.spread or 0.0)
 
 
 def read_places(

@@ -83,7 +83,12 @@ class Directions:
             for side in range(top, len(members), block):
                 columns = members[side : side + block]
                 # numpy, since torch may be told to multiply float32 in fewer digits.
-                near = np.abs(left @ self._unit[columns].numpy().T) > bound
+                cosines = left @ self._unit[columns].numpy().T
+                if side == top:
+                    np.fill_diagonal(cosines, 0.0)
+                if cosines.max() <= bound and cosines.min() >= -bound:
+                    continue  # nearly always, and much quicker than looking for places
+                near = np.abs(cosines) > bound
                 if side == top:
                     near = np.triu(near, 1)
                 first, second = (torch.from_numpy(axis) for axis in np.nonzero(near))
