@@ -83,7 +83,7 @@ class LayerRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     activation: str
     """The function that follows, such as ``relu``; ``none``, or ``mixed`` if uses differ."""
     folded: str | None = None
-    """A batch norm between the layer and its activation, folded in."""
+    """What stands between the layer and its activation and counts as part of it."""
     calls: int
     """Uses of the layer in one forward pass."""
     positions: int

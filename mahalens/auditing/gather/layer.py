@@ -114,7 +114,13 @@ class LayerGatherer:
             plain = {name: getattr(use, name).as_subclass(Tensor) for name in ("input", "output")}
             use = replace(use, **plain)
         if self.site.between is not None:
-            use = replace(use, output=self.site.between(use.output.detach()))
+            try:
+                use = replace(use, output=self.site.between(use.output.detach()))
+            except Exception:  # it was found on another shape
+                note = f"{self.site.folded} could not be applied to some rows, which are left out"
+                if note not in self.notes:
+                    self.notes.append(note)
+                return
         call = self._call = self._call + 1 if start == self._start else 0
         self._start = start
         before = self._position if call else None

@@ -414,9 +414,10 @@ def by_unit(root: Root, node: Node, origin: Tensor | None) -> Activation:
         return found
 
     given = root.collect(root.values)
+    doubled = torch.cat([given, given])
+    wanted = pieces(doubled)
     try:  # at once, if nothing in it has the shape of the survey's few samples
-        doubled = torch.cat([given, given])
-        if torch.equal(whole(doubled), pieces(doubled)):
+        if torch.equal(whole(doubled), wanted):
             return whole
     except Exception:  # then in pieces
         pass

@@ -78,11 +78,11 @@ class Runner:
 
     def survey(self, batch: Batch) -> tuple[dict[str, Site], dict[str, str]]:
         """The layers in the order of their first use, and those that are not read, with reasons."""
-        sizes = [3, 2] if batch.size >= 3 else [batch.size]
+        sizes = [3, 2] if batch.size >= 3 else [2, 1][2 - batch.size :]
         try:
             found, unread = self._look(batch.cut(sizes[0]))
         except InputError:
-            if len(sizes) == 1 or batch.size == 3:
+            if batch.size == sizes[0]:
                 raise
             sizes = [batch.size]  # a program exported for batches of one size takes no other
             found, unread = self._look(batch)
