@@ -19,10 +19,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         """Split the text."""
         if isinstance(value, tuple):
             return value
-        parts = tuple(part.strip() for part in str(value).split(",") if part.strip())
-        if not parts:
-            self.fail(f"{value!r} is empty; give {self.name} or leave the option out", param, ctx)
-        return parts
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
 
 
 class WholeNumbers(CommaSeparated):
