@@ -60,14 +60,14 @@ def run(
         return
     if ctx.invoked_subcommand is not None:
         raise InputError("--resume takes no study: the folder knows it; leave one of them out")
-    with announced(quiet, "run", resume):
-        from mahalens.studies.folder import RunFolder
+    from mahalens.studies.folder import RunFolder
 
-        opened = RunFolder.open(resume)
-    with opened as folder:
+    with RunFolder.open(resume) as folder:
         if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
         _check_where(folder, where)
+        with announced(quiet, folder.config.study, resume):
+            import_module(f"mahalens.studies.{folder.config.study}.run")
         carry_on(folder, quiet=quiet, **where)
 
 

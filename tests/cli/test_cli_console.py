@@ -4,11 +4,14 @@ import os
 import pty
 import re
 import signal
+import sys
+import time
 
 import pytest
 
 from mahalens import console
 from mahalens.console import Display, catch_interrupts
+from mahalens.errors import InputError
 
 
 class Solver:
@@ -228,3 +231,43 @@ def test_a_terminal_gets_a_bar(start_process, small, tmp_path):
     assert re.search(r"abs\s.*100%", plain)
     assert re.search(r"\d:\d\d:\d\d", plain)  # the time
     assert "abs: starts" not in plain
+
+
+class TestTheFirstLine:
+    """Comes before data are read, unless nobody would have to wait for it."""
+
+    @pytest.fixture
+    def slow(self, monkeypatch):
+        def load(name):
+            time.sleep(0.5)
+            raise InputError(f"{name}: read at last")
+
+        monkeypatch.setattr("mahalens.studies.representation.problem.load_set", load)
+        monkeypatch.setattr(sys.modules["mahalens.cli.run"], "SILENCE", 0.1)
+
+    @pytest.mark.usefixtures("slow")
+    def test_comes_while_data_are_read(self, tmp_path, cli):
+        done = cli("run", "representation", "--data", "a\x1b[1mb.npz", "--out", tmp_path / "run")
+        first, last = done.err.splitlines()
+        assert first == "representation: reading a?[1mb.npz"
+        assert last.startswith("mahalens: ")
+        assert done.code == 2
+
+    @pytest.mark.usefixtures("slow")
+    def test_stays_away_if_quiet(self, tmp_path, cli):
+        for words in (("run", "--quiet", "representation"), ("run", "representation", "--quiet")):
+            done = cli(*words, "--data", "mine.npz", "--out", tmp_path / "run")
+            assert done.err.splitlines() == ["mahalens: mine.npz: read at last"]
+
+
+def test_an_allocation_that_fails_is_one_line(tmp_path, monkeypatch, cli):
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: ...")):
+
+        def fail(name, error=error):
+            raise error
+
+        monkeypatch.setattr("mahalens.studies.representation.problem.load_set", fail)
+        done = cli("run", "representation", "--data", "mine.npz", "--out", tmp_path / "run")
+        assert done.code == 2
+        assert done.err.startswith("mahalens: this takes more memory than there is; give fewer")
+        assert done.err.count("\n") == 1

@@ -278,6 +278,22 @@ def test_latent_draws_the_baselines_with_a_ridge_per_class(run: RunRecords) -> N
     assert "Abs2-Neg, node 3" in titles(drawn(latent, alone))[0]
 
 
+def test_of_thousands_of_classes_some_are_drawn(run: RunRecords) -> None:
+    rng = np.random.default_rng(0)
+    plots = {
+        f"raw/relu/latent.{kind}": run.plots[f"raw/relu/latent.{kind}"]
+        for kind in ("nodes", "edges")
+    }
+    plots["raw/relu/latent.counts"] = rng.integers(0, 9, (2, 5000, 8))
+    plots["raw/relu/latent.moments"] = rng.normal(size=(2, 5000, 3)) / 10
+    figure = drawn(latent, dataclasses.replace(run, plots=plots))
+    ax = panel(figure, "ReLU, node 3", "raw")
+    assert sum(line.get_marker() == "|" for line in ax.lines) == 40
+    ticks = [int(label.get_text()) for label in ax.get_yticklabels()]
+    assert ticks[0] == 0
+    assert 4000 < ticks[-1] < 5000
+
+
 def test_a_class_without_samples_has_no_ridge(run: RunRecords) -> None:
     counts = run.plots["raw/relu/latent.counts"].copy()
     counts[:, 4] = 0

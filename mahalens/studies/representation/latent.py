@@ -41,7 +41,7 @@ def latent_distributions(
         table.index_put_((y, place), torch.ones_like(y), accumulate=True)
         edges.append(cut)
         counts.append(table)
-        moments.append(torch.stack([_moments(column[y == c]) for c in range(classes)]))
+        moments.append(_moments(column, y, classes))
     return {
         "nodes": torch.tensor(chosen),
         "edges": torch.stack(edges),
@@ -61,10 +61,14 @@ def _most_telling(values: Tensor, y: Tensor, classes: int) -> list[int]:
     return sorted(ratio.topk(min(DEFAULT_NODES, len(ratio))).indices.tolist())
 
 
-def _moments(values: Tensor) -> Tensor:
-    """Mean, variance and skewness; NaN where a class has no samples or no spread."""
-    if not len(values):
-        return values.new_full((3,), torch.nan)
-    mean, variance = values.mean(), values.var(correction=0)
-    skewness = (values - mean).pow(3).mean() / variance.pow(1.5)
-    return torch.stack([mean, variance, skewness])
+def _moments(values: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Mean, variance and skewness [C, 3]; NaN where a class has no samples or no spread."""
+    sizes = torch.bincount(y, minlength=classes).to(values.dtype)
+
+    def average(of: Tensor) -> Tensor:
+        return torch.zeros_like(sizes).index_add_(0, y, of) / sizes
+
+    mean = average(values)
+    rest = values - mean[y]
+    variance, third = average(rest.square()), average(rest.pow(3))
+    return torch.stack([mean, variance, third / variance.pow(1.5)], dim=1)
