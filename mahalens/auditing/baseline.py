@@ -140,7 +140,7 @@ def baseline_evidence(
 
         def see(use: Use, batch: Batch = batch, labels: Tensor | None = labels) -> None:
             if (gatherer := gatherers.get(use.name)) is not None:
-                gatherer.see(use, labels, batch.start, batch.size)
+                gatherer.see(use, labels, batch.start, batch.size, batch.mask)
 
         runner.run(batch, see)
         done += batch.size
