@@ -35,7 +35,7 @@ _COLUMNS = (
     (
         "Score",
         "how much more often hyperplanes pass through classes than by chance, −1 to 1; "
-        "below it an interval, where one was measured",
+        "below it its 95 % interval, where one was measured",
     ),
     (
         "Through a class",
