@@ -22,6 +22,7 @@ GRACE = 10
 """Seconds from a signal to the end of a process that does not heed it."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_commands = 0  # that are under way, one in the other
 _stopped = False
 
 
@@ -31,9 +32,11 @@ def stopped() -> bool:
 
 
 def stop_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
-    """Raise ``KeyboardInterrupt``, and see to it that the process ends."""
+    """Raise ``KeyboardInterrupt``, and see to it that the process ends if it is a command's."""
     del number, frame
     global _stopped
+    if not _commands:
+        raise KeyboardInterrupt
     if _stopped:
         _end()
     _stopped = True
@@ -53,16 +56,18 @@ def _end() -> NoReturn:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Within, Ctrl-C and SIGTERM stop the command; nothing is changed outside the main thread."""
-    global _stopped
+    global _commands, _stopped
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     hook = sys.unraisablehook
+    _commands += 1
     before = {number: signal.signal(number, stop_now) for number in SIGNALS}
     try:
         yield
     finally:
-        if stop_now not in before.values():  # the outermost
+        _commands -= 1
+        if not _commands:
             if _stopped and hasattr(signal, "SIGALRM"):
                 signal.alarm(0)
             _stopped, sys.unraisablehook = False, hook
@@ -72,6 +77,8 @@ def stoppable() -> Iterator[None]:
 
 def run_command() -> None:
     """Run the command line from the first import to the last moment of the process."""
+    global _commands
+    _commands += 1
     for number in SIGNALS:
         signal.signal(number, stop_now)
     code: object = CODE

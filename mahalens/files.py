@@ -60,10 +60,10 @@ class Fingerprint(msgspec.Struct, frozen=True):
     sha256: str
     bytes: int
 
-    @classmethod
-    def of(cls, content: bytes) -> Fingerprint:
-        """The fingerprint of some bytes."""
-        return cls(hashlib.sha256(content).hexdigest(), len(content))
+
+def fingerprint_of(content: bytes) -> Fingerprint:
+    """The fingerprint of some bytes."""
+    return Fingerprint(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def fingerprint(path: Path) -> Fingerprint:
@@ -75,7 +75,7 @@ def fingerprint(path: Path) -> Fingerprint:
     if path.is_dir():
         below = sorted(file for file in path.rglob("*") if file.is_file())
         parts = {file.relative_to(path).as_posix(): fingerprint(file) for file in below}
-        whole = Fingerprint.of(msgspec.json.encode(parts))
+        whole = fingerprint_of(msgspec.json.encode(parts))
         return Fingerprint(whole.sha256, sum(part.bytes for part in parts.values()))
     status = os.stat(path)
     return _fingerprint(path, status.st_ino, status.st_size, status.st_mtime_ns)

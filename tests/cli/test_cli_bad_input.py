@@ -238,7 +238,8 @@ def test_a_run_of_a_study_of_another_version(cli, finished, tmp_path, fails):
     path, _ = finished
     text = (path / "config.json").read_text()
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(text.replace('"gaussian"', '"weather"', 1))
+    record = {**json.loads(text), "study": "weather", "checksum": None}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
     assert "study 'weather' is unknown" in fails("run", "--resume", "run")
 
 

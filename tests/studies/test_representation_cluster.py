@@ -19,7 +19,7 @@ import torch
 
 from mahalens.data.labelled import LabelledData
 from mahalens.errors import InputError, Interrupted, RunFolderError
-from mahalens.studies.folder import CHECKPOINTS, RunFolder
+from mahalens.studies.folder import CHECKPOINTS, RunFolder, read_config
 from mahalens.studies.representation import cluster as spreading
 from mahalens.studies.representation import connection, remote
 from mahalens.studies.representation.config import RepresentationConfig
@@ -275,7 +275,7 @@ def test_what_a_worker_raises_reaches_the_user_in_one_line(tmp_path, address):
         damaged = folder.checkpoint(problem.groups()[1].name)
         damaged.parent.mkdir()
         damaged.write_bytes(b"nonsense")
-        with pytest.raises(InputError, match=r"^relu raw, trial 2: .*cannot be read") as caught:
+        with pytest.raises(InputError, match=r"^relu raw, trial 2: .*is damaged") as caught:
             spread(folder, problem, address)
         assert "\n" not in str(caught.value)
         damaged.unlink()
@@ -426,6 +426,7 @@ def job_of(problem: Problem, folder: Path, mark: str = "nothing") -> remote.Job:
         engine=ENGINE,
         machine=remote.machine(),
         folder=str(folder),
+        run=read_config(folder).digest if (folder / "config.json").exists() else "a run",
         mark=mark,
     )
 

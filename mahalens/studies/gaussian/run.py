@@ -12,7 +12,7 @@ import torch
 from mahalens.data import load_gaussian, save_gaussian
 from mahalens.data.gaussians import gaussian_text
 from mahalens.errors import IllConditionedWarning, InputError, Interrupted, RunFolderError
-from mahalens.files import Fingerprint
+from mahalens.files import fingerprint_of
 from mahalens.geometry import Gaussian
 from mahalens.studies.folder import GAUSSIAN, RunFolder
 from mahalens.studies.gaussian.config import GaussianConfig
@@ -69,7 +69,7 @@ def start(
         device=config.device,
         threads=_threads(config),
         engine=_engine(config),
-        inputs={GAUSSIAN: Fingerprint.of(gaussian_text(problem.gaussian).encode())},
+        inputs={GAUSSIAN: fingerprint_of(gaussian_text(problem.gaussian).encode())},
     )
     folder = RunFolder.create(out, record, force=force)
     try:
