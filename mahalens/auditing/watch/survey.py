@@ -555,7 +555,7 @@ def _one_origin(marks: list[_Mark]) -> bool:
 def _reads(mark: _Mark, tensor: Tensor, use: Use) -> bool:
     """Whether inputs of ``use`` are a layer's units, in order, each with equal share."""
     site, index = mark.site, mark.root.unit_index(mark.origin)
-    if index.shape != tensor.shape or use.distance:
+    if index.shape != tensor.shape or use.distance or not site.units:
         return False
     units = torch.arange(site.units)
     if not use.geometry:
