@@ -245,10 +245,10 @@ class Planted(nn.Module):
         return self.linear(x)
 
 
-def script(model, rename=lambda name: name):
+def script(model, rename=lambda name: name, add=None):
     def make(source, path):
         plain = save_script(model(), path.with_suffix(".plain"))
-        edited(lambda _, content: content, rename)(plain, path)
+        edited(lambda _, content: content, rename, add)(plain, path)
         plain.unlink()
 
     return make
@@ -350,6 +350,9 @@ SCRIPTS = {
     "saving": script(Saving),
     "planted": script(Planted),
     "planted in Code": script(Planted, lambda name: name.replace("/code/", "/Code/")),
+    "planted with a decoy": script(
+        Planted, lambda name: name.replace("/code/", "/Code/"), {"bad/code/decoy": b""}
+    ),
     "planted in CODE": script(Planted, str.upper),
     "endless call": script(Endless),
     "endless loading": script(EndlessState),
@@ -537,7 +540,7 @@ class TestTorchItself:
         assert (here / "ran").exists()
 
     @pytest.mark.filterwarnings("ignore")
-    @pytest.mark.parametrize("name", ["planted", "planted in Code"])
+    @pytest.mark.parametrize("name", ["planted", "planted in Code", "planted with a decoy"])
     def test_scripts(self, here, name):
         SCRIPTS[name](None, here / "bad.pt")
         load_model("bad.pt", example=torch.rand(2, 64), trust=True)
