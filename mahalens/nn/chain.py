@@ -168,7 +168,11 @@ class Chain(msgspec.Struct, frozen=True):
         from mahalens.nn.mixed import AbsReLU, first_units
         from mahalens.nn.offset_l2 import OffsetL2
         from mahalens.nn.point_slope import PointSlope
+        from mahalens.nn.sizes import require_parameters
 
+        for layer, width in zip(self.layers, self.widths, strict=True):
+            parts = 1 if layer.kind == "Linear" else 2
+            require_parameters(str(layer), parts * width * (layer.units or 0), device, dtype)
         modules: list[nn.Module] = []
         for layer, width in zip(self.layers, self.widths, strict=True):
             module: nn.Module

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError, SingularCovarianceError
-from mahalens.geometry.checks import dtype_name, require_finite
+from mahalens.geometry.checks import dtype_name, require_finite, tensor_of, whole_tensor_of
 from mahalens.geometry.ellipsoids import (
     DiagonalEllipsoids,
     LowRankEllipsoids,
@@ -28,9 +28,17 @@ SMALLER = 0.5
 
 
 def plain_features(
-    features: Tensor, inputs: int | None, owner: str = "DistanceHead", least: int = 1
+    features: Tensor,
+    inputs: int | None,
+    owner: str = "DistanceHead",
+    least: int = 1,
+    like: Tensor | None = None,
 ) -> Tensor:
-    """Ask for finite features [N, D], N at least 1 or 0, of the width of ``owner``, if any."""
+    """Ask for finite features [N, D], N at least 1 or 0, of the width of ``owner``, if any.
+
+    NumPy arrays become tensors, of the dtype and device of ``like``.
+    """
+    features = tensor_of("features", features, like)
     wanted = inputs or "D"
     if not isinstance(features, Tensor) or not features.is_floating_point():
         given = type(features).__name__
@@ -55,6 +63,7 @@ def plain_features(
 
 def plain_labels(y: Tensor, samples: int, classes: int | None) -> Tensor:
     """Ask for one label from 0 to C - 1 for each sample; gives them as int64."""
+    y = whole_tensor_of("labels", y)
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
         given = dtype_name(y.dtype) if isinstance(y, Tensor) else type(y).__name__
         raise InputError(f"labels are {given}, wanted a tensor of whole numbers [{samples}]")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
-from mahalens.geometry.checks import require_finite
+from mahalens.geometry.checks import require_finite, tensor_of
 from mahalens.nn.calibration import best_temperature, reject_threshold, require_rate
 from mahalens.nn.fitting import (
     fit_mahalanobis,
@@ -24,6 +24,8 @@ from mahalens.nn.sizes import require_sizes
 
 METRICS = ("euclidean", "diagonal", "low-rank", "shared")
 LOGITS = ("distance", "squared", "density")
+SMALLEST = 1e-15
+"""Squares of smaller distances have lost digits in float32."""
 
 
 class DistanceHead(nn.Module):
@@ -59,6 +61,9 @@ class DistanceHead(nn.Module):
     that a sample is like nothing known.
 
     Temperature and threshold are buffers, kept by ``state_dict``; training on makes them stale.
+
+    All methods but :meth:`forward` take NumPy arrays too, and measure in float64 where the squares
+    of distances leave the range of float32.
 
     Args:
         inputs: D, the width of the features.
@@ -148,7 +153,24 @@ class DistanceHead(nn.Module):
         return -2 * scale.clamp(min=torch.finfo(scale.dtype).tiny).log().sum(-1)
 
     def distances(self, features: Tensor) -> Tensor:
-        """Return the distance of each sample to each class: [..., D] to [..., C]."""
+        """Return the distance of each sample to each class: [..., D] to [..., C].
+
+        What float32 cannot square is measured in float64; a distance too large for the dtype of
+        the features is infinite. (:meth:`forward` leaves that out, as it is traced and compiled.)
+        """
+        features = tensor_of("features", features, self.prototypes)
+        found = self._measure(features)
+        if found.dtype == torch.float64 or not found.numel():
+            return found
+        smallest, largest = torch.aminmax(found.detach())
+        if float(smallest) > SMALLEST and math.isfinite(float(largest)):
+            return found
+        wide = {name: value.double() for name, value in self.distance.named_parameters()}
+        exact: Tensor = torch.func.functional_call(self.distance, wide, (features.double(),))
+        return exact.to(found.dtype)
+
+    def _measure(self, features: Tensor) -> Tensor:
+        """The distances as the layer gives them."""
         if features.ndim < 1 or features.shape[-1] != self.inputs:
             raise InputError(
                 f"DistanceHead of {self.inputs} inputs was given features of shape "
@@ -159,7 +181,7 @@ class DistanceHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of each sample."""
-        return self._logits(self.distances(features)) / self.temperature
+        return self._logits(self._measure(features)) / self.temperature
 
     def ood_score(self, features: Tensor) -> Tensor:
         """Return the smallest distance of each sample [N]: large where it is like no class.
@@ -167,7 +189,7 @@ class DistanceHead(nn.Module):
         It is the distance as it is. Divided by what all classes say, as in a softmax, it would
         no longer tell a sample far from all classes from one near to several.
         """
-        return self.distances(plain_features(features, self.inputs, least=0)).amin(-1)
+        return self.distances(self._plain(features, least=0)).amin(-1)
 
     @torch.no_grad()
     def assess(self, features: Tensor) -> Prediction:
@@ -181,9 +203,12 @@ class DistanceHead(nn.Module):
                 "this head has no reject threshold; call set_reject(features, rate) first, or take "
                 "head(features).argmax(-1), which never rejects"
             )
-        distances = self.distances(plain_features(features, self.inputs, least=0))
+        distances = self.distances(self._plain(features, least=0))
         score, place = distances.min(-1)
-        nearest = self._logits(distances).argmax(-1)
+        logits, nearest = self._logits(distances).max(-1)
+        # Squares of distances may overflow: these decide then, if they are numbers.
+        nearest = torch.where(logits.isfinite(), nearest, place)
+        nearest = torch.where(score.isfinite(), nearest, REJECTED)
         near = score <= self.threshold[place]  # not so for NaN, which is rejected
         labels = torch.where(near, nearest, REJECTED)
         return Prediction(labels, nearest, score, distances)
@@ -268,9 +293,12 @@ class DistanceHead(nn.Module):
             parts.append(f"reject_rate={float(self.reject_rate):.4g}")
         return ", ".join(parts)
 
+    def _plain(self, features: Tensor, least: int = 1) -> Tensor:
+        return plain_features(features, self.inputs, least=least, like=self.prototypes)
+
     def _measured(self, features: Tensor) -> Tensor:
         """Distances [N, C] to set something by: all of them numbers."""
-        distances = self.distances(plain_features(features, self.inputs))
+        distances = self.distances(self._plain(features))
         require_finite("distances", distances)
         return distances
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
+from mahalens.geometry.checks import tensor_of
 from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance
 from mahalens.nn.layers import root, without_autocast
-from mahalens.nn.sizes import is_whole, require_sizes
+from mahalens.nn.sizes import is_whole, require_parameters, require_sizes
 from mahalens.nn.squares import weighted_squares
 
 REMAINDERS = ("spherical", "diagonal")
@@ -81,6 +82,9 @@ class Mahalanobis(nn.Module):
             raise InputError(
                 f"Mahalanobis of rank {rank} on {inputs} inputs; give a rank from 1 to {inputs}"
             )
+        shapes = 1 if shared else classes
+        size = inputs * (classes + shapes * (rank + 1))
+        require_parameters(f"Mahalanobis({inputs}, {classes}, {rank})", size, device, dtype)
         if remainder not in REMAINDERS:
             known = ", ".join(REMAINDERS)
             raise InputError(f"unknown remainder {remainder!r} of Mahalanobis; known: {known}")
@@ -90,7 +94,6 @@ class Mahalanobis(nn.Module):
         self.remainder = remainder
         self.shared = shared
         self.squared = squared
-        shapes = 1 if shared else classes
         wide = inputs if remainder == "diagonal" else 1
         self.mu = nn.Parameter(torch.empty(classes, inputs, device=device, dtype=dtype))
         self.axes = nn.Parameter(torch.empty(shapes, rank, inputs, device=device, dtype=dtype))
@@ -124,6 +127,7 @@ class Mahalanobis(nn.Module):
         """
         from mahalens.nn.fitting import fit_mahalanobis, labelled
 
+        x = tensor_of("features", x)
         features, labels, classes = labelled(x, y, classes, owner="Mahalanobis")
         layer = cls(
             features.shape[1],

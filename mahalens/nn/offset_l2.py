@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mahalens.errors import InputError
 from mahalens.nn.chain import VARIANTS
 from mahalens.nn.layers import root
-from mahalens.nn.sizes import require_sizes
+from mahalens.nn.sizes import require_parameters, require_sizes
 from mahalens.nn.squares import weighted_squares
 
 _FLOOR = 1e-12  # the published code takes no root of less
@@ -28,7 +28,9 @@ class OffsetL2(nn.Module):
     Prototypes are subtracted before anything is squared, so that a distance keeps its digits near
     its prototype. Neither the outputs nor their gradient hold the ``[N, K, D]`` differences;
     only a gradient that is itself to be differentiated does. Half precision is computed in
-    float32: the squares of distances above 255 are no numbers of float16, nor is the cut.
+    float32: the squares of distances above 255 are no numbers of float16, nor is the cut. Samples
+    are scaled before they are squared, so that only distances whose squares leave the range of
+    the dtype (1.8e19 in float32) become infinite, or 0 below 1e-23.
 
     Shapes: ``[..., D]`` to ``[..., K]``; ``mu`` and ``alpha`` ``[K, D]``.
 
@@ -49,6 +51,7 @@ class OffsetL2(nn.Module):
     ) -> None:
         super().__init__()
         require_sizes("OffsetL2", inputs=inputs, units=units)
+        require_parameters(f"OffsetL2({inputs}, {units})", 2 * inputs * units, device, dtype)
         if variant not in VARIANTS:
             known = ", ".join(VARIANTS)
             raise InputError(f"unknown variant {variant!r} of OffsetL2; known: {known}")
@@ -74,9 +77,8 @@ class OffsetL2(nn.Module):
         kind = torch.promote_types(x.dtype, self.mu.dtype)
         exact = torch.promote_types(kind, torch.float32)
         published = self.variant == "published-code"
-        alpha = self.alpha.to(exact)
-        weight = alpha if published else alpha.square()
-        square = weighted_squares(x.reshape(-1, self.inputs).to(exact), self.mu.to(exact), weight)
+        flat, mu, alpha = x.reshape(-1, self.inputs).to(exact), self.mu.to(exact), self.alpha
+        square = weighted_squares(flat, mu, alpha.to(exact), inside=not published)
         distance = square.clamp(min=_FLOOR).sqrt() if published else root(square)
         return distance.to(kind).reshape(*x.shape[:-1], self.units)
 

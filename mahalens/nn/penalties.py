@@ -159,7 +159,7 @@ def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tens
         raise InputError(
             f"compactness_penalty was given a {type(head).__name__}; give a DistanceHead"
         )
-    squares = head.distances(features).square()
+    squares = head._measure(features).square()
     if not isinstance(y, Tensor) or y.shape != squares.shape[:-1] or y.is_floating_point():
         given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"type {type(y).__name__}"
         raise InputError(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mahalens.errors import InputError
-from mahalens.nn.sizes import require_sizes
+from mahalens.nn.sizes import require_parameters, require_sizes
 
 
 class PointSlope(nn.Module):
@@ -43,6 +43,7 @@ class PointSlope(nn.Module):
     ) -> None:
         super().__init__()
         require_sizes("PointSlope", inputs=inputs, units=units)
+        require_parameters(f"PointSlope({inputs}, {units})", 2 * inputs * units, device, dtype)
         self.inputs = inputs
         self.units = units
         self.weight = nn.Parameter(torch.empty(units, inputs, device=device, dtype=dtype))

@@ -14,7 +14,8 @@ class Prediction(NamedTuple):
     """What a head says of N samples.
 
     ``labels`` [N], -1 where rejected; ``nearest`` [N], the class with the largest logit, rejected
-    or not; ``score`` [N], the smallest distance; ``distances`` [N, C].
+    or not, and -1 where no distance is a finite number; ``score`` [N], the smallest distance;
+    ``distances`` [N, C].
     """
 
     labels: Tensor

@@ -12,19 +12,20 @@ _TILE = 2**18  # differences held at once: few enough to stay in the cache of a 
 _UNITS = 16  # how many units a tile has where there are many samples
 
 
-def weighted_squares(x: Tensor, mu: Tensor, weight: Tensor) -> Tensor:
-    """Return ``sₙₖ = Σᵢ wₖᵢ (xₙᵢ − μₖᵢ)²``, tile by tile.
+def weighted_squares(x: Tensor, mu: Tensor, weight: Tensor, *, inside: bool = False) -> Tensor:
+    """Return ``sₙₖ = Σᵢ wₖᵢ (xₙᵢ − μₖᵢ)²``, tile by tile; ``inside``, ``Σᵢ (wₖᵢ (xₙᵢ − μₖᵢ))²``.
 
     The expanded square ``x² − 2xμ + μ²`` would need no differences, but near a prototype it is a
-    small remainder of large numbers.
+    small remainder of large numbers. Weights ``inside`` bring differences of any size into range
+    before they are squared.
 
     Shapes: x ``[N, D]``, mu and weight ``[K, D]`` to ``[N, K]``.
     """
     # PyTorch loses terms where forward derivatives of a Function are nested (its issue 197867).
     # Should the level ever have another name, it refuses forward derivatives instead.
     if getattr(forward_ad, "_current_level", -1) >= 0:
-        return _Squares.forward(x, mu, weight)
-    result: Tensor = _Squares.apply(x, mu, weight)  # type: ignore[no-untyped-call]
+        return _Squares.forward(x, mu, weight, inside)
+    result: Tensor = _Squares.apply(x, mu, weight, inside)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -37,23 +38,27 @@ class _Squares(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, mu: Tensor, weight: Tensor) -> Tensor:
+    def forward(x: Tensor, mu: Tensor, weight: Tensor, inside: bool) -> Tensor:
         rows, units = _tile(x)
         bands = []
         for xs in x.split(rows):
             cut = zip(mu.split(units), weight.split(units), strict=True)
-            parts = [((xs[:, None] - ms).square() * ws).sum(-1) for ms, ws in cut]
+            if inside:
+                parts = [((xs[:, None] - ms) * ws).square().sum(-1) for ms, ws in cut]
+            else:
+                parts = [((xs[:, None] - ms).square() * ws).sum(-1) for ms, ws in cut]
             bands.append(torch.cat(parts, 1))
         return torch.cat(bands)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.inside = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, mu, weight = ctx.saved_tensors
-        for_x, for_mu, for_weight = ctx.needs_input_grad
+        for_x, for_mu, for_weight, _ = ctx.needs_input_grad
         rows, units = _tile(x)
         # Sums by tile of samples or of units, in the order of the tiles.
         d_x: dict[int, Tensor] = {}
@@ -63,7 +68,7 @@ class _Squares(torch.autograd.Function):
             cut = zip(mu.split(units), weight.split(units), gs.split(units, 1), strict=True)
             for j, (ms, ws, g) in enumerate(cut):
                 difference = xs[:, None] - ms
-                pull = g[..., None] * difference
+                pull = g[..., None] * (difference * ws if ctx.inside else difference)
                 if for_x:
                     _add(d_x, i, (pull * ws).sum(1))
                 if for_mu:
@@ -73,7 +78,8 @@ class _Squares(torch.autograd.Function):
         return (
             2 * torch.cat(list(d_x.values())) if for_x else None,
             -2 * weight * torch.cat(list(d_mu.values())) if for_mu else None,
-            torch.cat(list(d_weight.values())) if for_weight else None,
+            (1 + ctx.inside) * torch.cat(list(d_weight.values())) if for_weight else None,
+            None,
         )
 
 

@@ -476,3 +476,44 @@ class TestModule:
             loss.backward()
             optimiser.step()
         assert loss.item() < 0.6 * first
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("logits", ["distance", "squared", "density"])
+@pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
+class TestUnits:
+    """Features in other units, whose squares float32 cannot hold."""
+
+    def test_do_not_matter_to_a_head_that_is_fitted(self, choice, scale, logits):
+        x, y = data()
+        x = x.float()
+        plain = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x, y)
+        scaled = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x * scale, y)
+        torch.testing.assert_close(
+            scaled.distances(x * scale), plain.distances(x), rtol=1e-3, atol=1e-4
+        )
+        torch.testing.assert_close(scaled._measure(x * scale), scaled.distances(x * scale))
+        plain.set_reject(x, 0.1)
+        scaled.set_reject(x * scale, 0.1)
+        assert torch.equal(plain.assess(x).nearest, scaled.assess(x * scale).nearest)
+
+    def test_of_samples_far_beyond_all_classes(self, choice, scale, logits):
+        """Distances are numbers where their squares are none, and the nearest is the nearest."""
+        x, y = data()
+        x = x.float()
+        head = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x, y)
+        head.set_reject(x, 0.1)
+        far = max(scale, 1 / scale) * torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+        found = head.assess(far)
+        wide = copy.deepcopy(head).double().distances(far.double())
+        torch.testing.assert_close(found.distances.double(), wide, rtol=1e-5, atol=0)
+        assert found.labels.tolist() == [-1]
+        assert bool(found.distances.isfinite().all())
+
+
+def test_no_class_is_nearest_to_what_cannot_be_measured():
+    head = DistanceHead(4, 3).fit_prototypes(*data())
+    head.set_reject(data()[0].float(), 0.1)
+    with torch.no_grad():
+        head.prototypes.fill_(math.nan)
+    assert head.assess(torch.zeros(2, 4)).nearest.tolist() == [-1, -1]

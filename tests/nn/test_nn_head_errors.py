@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from mahalens.errors import InputError, SingularCovarianceError
-from mahalens.nn import DistanceHead
+from mahalens.nn import Chain, DistanceHead, Mahalanobis, PointSlope
 
 METRICS = [
     {"metric": "euclidean"},
@@ -215,13 +216,80 @@ class TestReject:
         assert "argmax" in said
 
     def test_distances_that_overflow(self):
-        head = DistanceHead(4, 3, metric="diagonal")
-        far = torch.full((30, 4), 1e25)
+        head = DistanceHead(4, 3, metric="diagonal", dtype=torch.float64)
+        far = torch.full((30, 4), 1e250, dtype=torch.float64)
         refused(head, "distances has 90 value(s) of 90", "set_reject", far, 0.1)
         refused(head, "distances has 90 value(s)", "calibrate", far, torch.arange(30) % 3)
 
 
+class TestArrays:
+    @pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
+    def test_are_taken_as_tensors_are(self, choice):
+        x, y = data()
+        heads = [DistanceHead(4, 3, **choice) for _ in range(2)]
+        for head, give in zip(
+            heads, (lambda t: t.float(), lambda t: t.double().numpy()), strict=True
+        ):
+            head.fit_prototypes(give(x) if head is heads[0] else x.float().numpy(), y.numpy())
+            head.calibrate(give(x), y.numpy().astype(np.uint8))
+            head.set_reject(give(x), 0.1)
+        one, other = (dict(head.state_dict()) for head in heads)
+        for name in one:
+            torch.testing.assert_close(one[name], other[name])
+        for method in ("predict", "ood_score", "distances"):
+            array, tensor = x.double().numpy(), x.float()
+            found, wanted = getattr(heads[0], method)(array), getattr(heads[0], method)(tensor)
+            torch.testing.assert_close(found, wanted)
+            assert found.dtype == wanted.dtype
+
+    @pytest.mark.parametrize(
+        ("features", "message"),
+        [
+            (np.full((2, 4), np.nan), "features has 8 value(s) of 8 that are NaN"),
+            (np.full((2, 4), 1e60), "features has values too large for float32; scale them"),
+            (np.zeros((2, 3)), "DistanceHead of 4 inputs was given features of shape (2, 3)"),
+            (np.zeros((2, 4), dtype=complex), "features is an array of complex128, wanted real"),
+            (np.array([["a"] * 4]), "features is an array of <U1, wanted real"),
+        ],
+    )
+    def test_that_are_none_of_numbers(self, features, message):
+        refused(DistanceHead(4, 3), message, "ood_score", features)
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            (np.zeros(60), "labels are an array of float64, wanted whole numbers"),
+            (np.full(60, 2**63, dtype=np.uint64), "labels have 9223372036854775808, wanted"),
+            (np.zeros(59, dtype=int), "labels have shape (59,) for 60 samples"),
+            (np.full(60, 3), "label 3 is not one of the classes"),
+        ],
+    )
+    def test_that_are_no_labels(self, labels, message):
+        refused(DistanceHead(4, 3), message, "fit_prototypes", data()[0].numpy(), labels)
+
+
 class TestMaking:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: DistanceHead(10**6, 10**7), "OffsetL2(1000000, 10000000): would take 80,000"),
+            (lambda: Mahalanobis(10**5, 10**4, 10**3), "Mahalanobis(100000, 10000, 1000): would"),
+            (lambda: PointSlope(10**6, 10**7), "PointSlope(1000000, 10000000): would take"),
+            (
+                lambda: Chain.parse("Linear(4), Linear(99999999999)", inputs=2).build(),
+                "Linear(99999999999): would take 1,600 GB of memory and",
+            ),
+        ],
+    )
+    def test_more_parameters_than_memory(self, make, message):
+        with pytest.raises(InputError) as error:
+            make()
+        assert str(error.value).startswith(message)
+        assert "\n" not in str(error.value)
+
+    def test_of_any_size_where_none_is_taken(self):
+        assert DistanceHead(10**6, 10**7, device="meta").prototypes.is_meta
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
