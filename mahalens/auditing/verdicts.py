@@ -278,12 +278,9 @@ def chance_test(passing: int, chances: Tensor) -> tuple[float, float]:
         return ends[0], min(ends[1:])
     from scipy.stats import poisson_binom
 
-    below, above = (
-        poisson_binom.cdf([passing, 0], q),
-        poisson_binom.sf([passing - 1, len(q) - 1], q),
-    )
-    p = min(1.0, 2 * float(min(below[0], above[0])))
-    return p, min(1.0, 2 * float(min(below[1], above[1])))
+    share = np.asarray(poisson_binom.pmf(np.arange(len(q) + 1), q), dtype=np.float64)
+    p = 2 * min(float(share[: passing + 1].sum()), float(share[passing:].sum()))
+    return min(1.0, p), min(1.0, 2 * float(share[0]), 2 * float(share[-1]))
 
 
 def welch_test(trained: Tensor, untrained: Tensor) -> float:
@@ -335,13 +332,14 @@ def _verdict(
             reasons.append(f"{layer.common} {are} near most classes at once and left aside")
         word, why = _by_place(layer, other, p_chance, p_baseline, compared)
         reasons += [*why, *_behaviour(layer.perturbation)]
+    shown = not layer.unmarked  # numbers that a constant changes say nothing
     return Verdict(
         word=word,
-        score=layer.score,
-        share=layer.share,
-        chance=layer.chance,
+        score=layer.score if shown else None,
+        share=layer.share if shown else None,
+        chance=layer.chance if shown else None,
         reason="; ".join(reasons),
-        interval=layer.interval,
+        interval=layer.interval if shown else None,
         p_chance=p_chance,
         p_baseline=p_baseline,
         baseline_score=other,

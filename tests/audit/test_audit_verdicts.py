@@ -138,7 +138,7 @@ def test_a_constant_added_to_all_logits_changes_no_verdict(end):
         moved[2].bias += 25
     before, after = (mahalens.audit(one, (x, y)) for one in (model, moved))
     assert words(before) == words(after) == ["distance-like", "not judged"]
-    assert [a.verdict.reason for a in before.layers] == [b.verdict.reason for b in after.layers]
+    assert [a.verdict for a in before.layers] == [b.verdict for b in after.layers]
     assert before.accuracy == after.accuracy
 
 

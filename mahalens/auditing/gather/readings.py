@@ -18,7 +18,7 @@ from mahalens.auditing.readings import (
     UnitReading,
 )
 from mahalens.auditing.record import Settings
-from mahalens.auditing.watch.functions import EVEN
+from mahalens.auditing.watch.functions import EVEN, RISING
 
 _GRID = torch.linspace(0.005, 0.995, 100, dtype=torch.float64)
 """Levels of the quantiles that stand for the rows when chance is worked out."""
@@ -88,7 +88,9 @@ def activation_range(gathered: LayerGatherer) -> tuple[Tensor, Tensor]:
     apply = gathered.site.apply
     if apply is None:
         return least, greatest
-    ends = [least, greatest, *gathered.kept.rows.double()]
+    ends = [least, greatest]
+    if gathered.site.activation not in RISING:
+        ends += gathered.kept.rows.double()
     if gathered.site.activation in EVEN:
         ends.append(gathered.near.keys[0].double())
     values = apply(torch.stack(ends).float()).double()
@@ -109,7 +111,8 @@ def _matters(gathered: LayerGatherer, reader: LayerGatherer) -> Tensor:
     weight = torch.linalg.vector_norm(columns.view(len(columns), units, each), dim=(0, 2))
     low, high = activation_range(gathered)
     moved = torch.maximum(low.abs(), high.abs()) * weight * math.sqrt(each)
-    return moved > gathered.settings.tolerance * (reader.spread or 0.0)
+    matters: Tensor = moved > gathered.settings.tolerance * (reader.spread or 0.0)
+    return matters
 
 
 def read_places(
