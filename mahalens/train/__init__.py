@@ -1,27 +1,27 @@
 """Many trials at once: stacked models, solvers, states that can be saved.
 
-Where to look: ``fit`` is the one call; it makes an ``objective`` (architecture, data and one of
-the ``losses``) and a solver, and lets ``drive`` run it. Trials are a ``stack``, whose rows a
-``layout`` divides (or a ``template``, for modules that are no chains). Three engines give
-gradients: ``compiled``; ``passes`` with its ``rules`` (torch); ``functional`` (torch.func).
-Solvers: ``sgd`` and ``adam`` on ``descent``; ``newton``, which is ``levenberg`` with its
-``curvature`` or ``lbfgs``, in ``whitened`` coordinates, and asks ``stationary`` where it ended.
+:func:`fit` is the one call. It makes an objective (architecture, data and loss) and a solver, and
+lets :func:`solve` drive it. Modules, from the bottom up:
+
+=================  ============================================================================
+``layers``         where each layer's parameters are in a trial's row, its output and gradient
+``engines``        losses, and the torch engines: written-out gradients, and ``torch.func``
+``compiled``       the compiled engine
+``stack``          trials as one matrix: :class:`TrialStack`, :func:`stack`, :class:`Template`
+``objective``      a loss on a data set: :class:`MeanSquaredError`, :class:`CrossEntropy`
+``solver``         statuses, curves and checkpoints of all solvers, :func:`solve`
+``descent``        :class:`SGD`, :class:`Adam` and their :class:`Batches`
+``second_order``   :class:`Newton`, which is :class:`LevenbergMarquardt` or :class:`LBFGS`
+``stationary``     minimum or saddle? The curvature where the gradient is 0
+=================  ============================================================================
 """
 
-from mahalens.train.adam import Adam
-from mahalens.train.batches import Batches
-from mahalens.train.drive import solve
+from mahalens.train.descent import SGD, Adam, Batches, Descent
 from mahalens.train.fit import fit
-from mahalens.train.history import History
-from mahalens.train.lbfgs import LBFGS
-from mahalens.train.levenberg import LevenbergMarquardt
-from mahalens.train.newton import Newton
 from mahalens.train.objective import CrossEntropy, MeanSquaredError, Objective
-from mahalens.train.sgd import SGD
-from mahalens.train.solver import CONVERGED, Solver, StackedSolver, Status
-from mahalens.train.stack import TrialStack, stack
-from mahalens.train.template import Template
-from mahalens.train.whitened import WhitenedInputs
+from mahalens.train.second_order import LBFGS, LevenbergMarquardt, Newton, WhitenedInputs
+from mahalens.train.solver import CONVERGED, History, Solver, StackedSolver, Status, solve
+from mahalens.train.stack import Template, TrialStack, stack
 
 __all__ = [
     "CONVERGED",
@@ -30,6 +30,7 @@ __all__ = [
     "Adam",
     "Batches",
     "CrossEntropy",
+    "Descent",
     "History",
     "LevenbergMarquardt",
     "MeanSquaredError",

@@ -1,4 +1,4 @@
-"""Train many trials in one call."""
+"""Training of many trials in one call, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from mahalens.console import Display
 from mahalens.errors import InputError
 from mahalens.files import open_file, write_file
-from mahalens.train.adam import Adam
-from mahalens.train.batches import Batches
-from mahalens.train.drive import Metrics, solve
-from mahalens.train.newton import Newton
+from mahalens.train.descent import SGD, Adam, Batches, Descent
 from mahalens.train.objective import OBJECTIVES
-from mahalens.train.sgd import SGD
+from mahalens.train.second_order import Newton
+from mahalens.train.solver import Metrics, solve
 from mahalens.train.stack import TrialStack, stack
 
-SOLVERS: dict[str, type[SGD] | type[Adam] | type[Newton]] = {
+_SOLVERS: dict[str, type[SGD] | type[Adam] | type[Newton]] = {
     "sgd": SGD,
     "adam": Adam,
     "newton": Newton,
@@ -49,16 +47,25 @@ def fit(
 ) -> SGD | Adam | Newton:
     """Train trials and return the solver that did: ``.stack``, ``.final_loss``, ``.statuses``.
 
-    ``trials`` are stacked or plain modules, which are not changed; ``loss`` is ``"mse"`` or
-    ``"cross-entropy"``; ``solver`` is ``"sgd"``, ``"adam"`` or ``"newton"`` (converging: there
-    ``epochs`` is the most steps it may take). ``options`` go to the solver: ``lr``, also one per
-    trial, ``momentum``, ``betas``, ``target``, ``patience``, ``gain``. Mini-batches of
-    ``batch_size`` are shuffled by ``seeds``. With ``checkpoint`` a file keeps the state every 20
-    seconds, and the same call goes on from it. For ``metrics`` and ``at`` see
-    :func:`mahalens.train.solve`.
-
-    Shapes: x ``[N, D]``, y ``[N]`` or ``[N, K]``; with a leading T where each trial has its own
-    (for modules that are no chains say ``own=True``).
+    Args:
+        trials: stacked or plain modules, which are not changed.
+        x: samples ``[N, D]``, or ``[T, N, D]`` where each trial has different ones (for modules
+            that are not chains pass ``own=True`` then).
+        y: labels ``[N]`` or targets ``[N, K]``, with a leading T as for x.
+        epochs: epochs to train; for ``"newton"`` the most steps.
+        loss: ``"mse"`` or ``"cross-entropy"``.
+        solver: ``"sgd"``, ``"adam"`` or ``"newton"``, which trains until it converges.
+        batch_size: size of mini-batches, shuffled by ``seeds``; full batches by default.
+        seeds: one per trial, or one number for all.
+        engine: ``"auto"``, ``"compiled"`` or ``"torch"``.
+        own: whether modules that are not chains have different data for each trial.
+        metrics: function of the solver, called at the epochs ``at``; see
+            :func:`mahalens.train.solve`.
+        at: epochs at which ``metrics`` is called, besides the last.
+        checkpoint: file that receives the state every 20 seconds; the same call resumes from it.
+        progress: whether to show a progress bar.
+        options: options of the solver: ``lr``, also one per trial, ``momentum``, ``betas``,
+            ``target``, ``patience``, ``gain``; see :class:`mahalens.train.Descent`.
 
     >>> from mahalens import Chain
     >>> chain = Chain.parse("Linear(8), Tanh, Linear(3)", inputs=2)
@@ -72,26 +79,22 @@ def fit(
     (True, 'Sequential')
     """
     start = trials if isinstance(trials, TrialStack) else stack(trials)
-    kind = _known("loss", loss, OBJECTIVES)
-    make = _known("solver", solver, SOLVERS)
-    objective = kind(start.model, x, y, engine=engine, own=own)
+    objective_type = _lookup("loss", loss, OBJECTIVES)
+    solver_type = _lookup("solver", solver, _SOLVERS)
+    objective = objective_type(start.model, x, y, engine=engine, own=own)
     if batch_size is not None:
-        if make is Newton:
+        if solver_type is Newton:
             raise InputError("solver 'newton' is for the full batch; leave batch_size out")
         options["batches"] = Batches(batch_size, seeds)
-    allowed = list(inspect.signature(make).parameters)[3:]
-    for name in options:
-        if name not in allowed:
-            listed = ", ".join(n for n in allowed if n != "batches") or "none"
-            raise InputError(f"option {name!r} of solver {solver!r}; known: {listed}")
-    running: SGD | Adam | Newton = make(objective, start, epochs, **options)
+    _check_options(solver, solver_type, options)
+    running: SGD | Adam | Newton = solver_type(objective, start, epochs, **options)
     save = None
     if checkpoint is not None:
-        kept = _Checkpoint(
+        file = _Checkpoint(
             Path(checkpoint), _describe(running, start, epochs, loss, solver, options)
         )
-        kept.restore(running)
-        save = kept.save
+        file.restore(running)
+        save = file.save
     with Display(quiet=not progress) as display:
         report = display.stage(solver)
         report(running)
@@ -99,17 +102,39 @@ def fit(
     return running
 
 
-class _Checkpoint:
-    """A file with a solver's state, and what it is the state of."""
+def _lookup(what: str, name: str, table: dict[str, Any]) -> Any:
+    if name not in table:
+        raise InputError(f"{what} {name!r}; known: {', '.join(table)}")
+    return table[name]
 
-    def __init__(self, path: Path, what: dict[str, str]) -> None:
-        self.path, self.what = path, what
+
+def _check_options(solver: str, solver_type: type, options: dict[str, Any]) -> None:
+    """Refuse options that the solver does not have."""
+    types = (solver_type, Descent) if issubclass(solver_type, Descent) else (solver_type,)
+    known = [
+        parameter.name
+        for kind in types
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    for name in options:
+        if name not in known:
+            listed = ", ".join(n for n in known if n != "batches") or "none"
+            raise InputError(f"option {name!r} of solver {solver!r}; known: {listed}")
+
+
+class _Checkpoint:
+    """A file with a solver's state and a description of the fit it belongs to."""
+
+    def __init__(self, path: Path, description: dict[str, str]) -> None:
+        self.path, self.description = path, description
 
     def save(self, state: dict[str, Tensor]) -> None:
         import safetensors.torch
 
-        what = {**self.what, "checksum": _digest(*(state[name] for name in sorted(state)))}
-        write_file(self.path, safetensors.torch.save(state, metadata=what))
+        checksum = _digest(*(state[name] for name in sorted(state)))
+        metadata = {**self.description, "checksum": checksum}
+        write_file(self.path, safetensors.torch.save(state, metadata=metadata))
 
     def restore(self, solver: SGD | Adam | Newton) -> None:
         if not self.path.exists():
@@ -118,20 +143,20 @@ class _Checkpoint:
 
         try:
             with open_file(self.path), safe_open(self.path, framework="pt") as file:
-                found = file.metadata() or {}
+                saved = file.metadata() or {}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise InputError(
                 f"{self.path}: cannot be read as a checkpoint ({error}); give another file"
             ) from None
-        for name, value in self.what.items():
-            if found.get(name) != value:
+        for name, value in self.description.items():
+            if saved.get(name) != value:
                 raise InputError(
                     f"{self.path}: is the checkpoint of another fit ({name} was "
-                    f"{found.get(name)}, not {value}); give another file"
+                    f"{saved.get(name)}, not {value}); give another file"
                 )
         checksum = _digest(*(state[name] for name in sorted(state)))
-        if found.get("checksum", checksum) != checksum:  # earlier versions wrote none
+        if saved.get("checksum", checksum) != checksum:  # earlier versions wrote none
             raise InputError(
                 f"{self.path}: is damaged (its checksum does not fit); delete it to train from the "
                 "start"
@@ -143,7 +168,7 @@ class _Checkpoint:
 
 
 def _digest(*tensors: Tensor) -> str:
-    """A short name for what is in these tensors."""
+    """A short hash of the contents of these tensors."""
     digest = hashlib.blake2b(digest_size=12)
     for tensor in tensors:
         digest.update(repr(tuple(tensor.shape)).encode())
@@ -176,9 +201,3 @@ def _describe(
         "start": _digest(start.values),
         "torch": str(torch.__version__),
     }
-
-
-def _known(what: str, name: str, table: dict[str, Any]) -> Any:
-    if name not in table:
-        raise InputError(f"{what} {name!r}; known: {', '.join(table)}")
-    return table[name]

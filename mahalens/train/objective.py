@@ -1,4 +1,4 @@
-"""What trials are trained to do: a loss on a data set, for all trials at once."""
+"""Objectives: a loss on a data set, for all trials at once."""
 
 from __future__ import annotations
 
@@ -10,37 +10,34 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.nn.chain import Chain
-from mahalens.train import losses
+from mahalens.nn import Chain
 from mahalens.train.compiled import CompiledEngine, why_not
 from mahalens.train.compiled.engine import DTYPES
-from mahalens.train.curvature import curvature, has_exact_curvature
-from mahalens.train.functional import FunctionalEngine
-from mahalens.train.layout import parameter_count
-from mahalens.train.passes import TorchEngine
-from mahalens.train.stack import TrialStack
-from mahalens.train.template import Template
+from mahalens.train.engines import LOSSES, FunctionalEngine, TorchEngine, check_finite
+from mahalens.train.layers import parameter_count
+from mahalens.train.stack import Template, TrialStack
 
-ENGINES = ("auto", "compiled", "torch")
+_ENGINES = ("auto", "compiled", "torch")
 
 
 class Objective(abc.ABC):
     """Loss ``L_t`` of T trials on one data set, and its gradient.
 
     ``model`` is the architecture: a chain, or the template of any other module (``trials.model``).
-    Samples may be shared by all trials, or each trial has its own (for a template say so: ``own``).
+    Samples may be shared by all trials, or each trial has different ones (for a template pass
+    ``own=True``).
 
-    Chains are worked by the compiled engine where there is one, else by torch; ``engine`` chooses.
-    Both cut the samples into blocks that fit in the cache (``block`` samples, by default as many
-    as suit the machine), so memory does not grow with N·T·K. Other modules go through
+    Chains are computed by the compiled engine where there is one, otherwise by torch; ``engine``
+    chooses. Both cut the samples into blocks that fit in the cache (``block`` samples, by default
+    as many as suit the machine); memory does not grow with N·T·K. Other modules go through
     ``torch.func``.
 
-    Shapes: x ``[N, D]`` or ``[T, N, D]``; y as the loss wants it, with a leading T where each
-    trial has its own. Losses are ``[T]``, gradients ``[T, P]`` in the layout of
+    Shapes: x ``[N, D]`` or ``[T, N, D]``; y as the loss wants it, with a leading T where trials
+    have different targets. Losses are ``[T]``, gradients ``[T, P]`` in the layout of
     :class:`mahalens.train.TrialStack`.
     """
 
-    loss_kind: ClassVar[type[losses.SquaredError] | type[losses.CrossEntropy]]
+    loss_name: ClassVar[str]
 
     def __init__(
         self,
@@ -52,17 +49,17 @@ class Objective(abc.ABC):
         block: int | None = None,
         own: bool = False,
     ) -> None:
-        if engine not in ENGINES:
-            raise InputError(f"an engine of {engine!r}; known: {', '.join(ENGINES)}")
+        if engine not in _ENGINES:
+            raise InputError(f"an engine of {engine!r}; known: {', '.join(_ENGINES)}")
         if block is not None and block < 1:
             raise InputError(f"a block of {block} samples; give at least 1")
         self.model = model
         self.x, self.y = x, y
-        self.kind = self.loss_kind()
-        self._block, self._asked = block, engine
+        self.kind = LOSSES[self.loss_name]
+        self._block, self._engine_choice = block, engine
         self._x, self._y = self._checked(own)
-        given = [len(tensor) for tensor in (self._x, self._y) if len(tensor) > 1]
-        self.trials = max(given, default=None)  # None: all trials share their data
+        sets = [len(tensor) for tensor in (self._x, self._y) if len(tensor) > 1]
+        self.trials = max(sets, default=None)  # None: all trials share their data
         self.samples = self._x.shape[1]
         self._engine = self._choose(engine)
 
@@ -87,7 +84,7 @@ class Objective(abc.ABC):
         if not samples:
             raise InputError("no samples; give at least 1")
         if x.dtype.is_floating_point:
-            losses.check_finite("x", x)
+            check_finite("x", x)
         elif isinstance(self.model, Chain):
             raise InputError(f"x in {x.dtype}; give float32 or float64")
         if isinstance(self.model, Template):
@@ -101,7 +98,7 @@ class Objective(abc.ABC):
         if isinstance(self.model, Template):
             if engine == "compiled":
                 raise InputError(f"{self.model} is not a chain of layers, so it cannot be compiled")
-            return FunctionalEngine(self.model, self.kind.mean, self._x, self._y)
+            return FunctionalEngine(self.model, self.kind, self._x, self._y)
         if not parameter_count(self.model):
             raise InputError(f"the chain {self.model} has no parameters to train")
         if engine == "torch":
@@ -110,64 +107,64 @@ class Objective(abc.ABC):
         if self.x.dtype not in DTYPES:
             reason = f"x is in {self.x.dtype}"
         if not reason:
-            return CompiledEngine(self.model, self.kind.name, self._x, self._y, block=self._block)
+            return CompiledEngine(self.model, self.loss_name, self._x, self._y, block=self._block)
         if engine == "compiled":
             raise InputError(f"there is no compiled engine here ({reason}); give engine='torch'")
         return self.by_torch
 
     @functools.cached_property
     def by_torch(self) -> TorchEngine:
-        """The torch engine, which also gives what the compiled one does not."""
+        """The torch engine, also for gradients of chosen rows and for curvature."""
         return TorchEngine(self.chain, self.kind, self._x, self._y, block=self._block)
 
     @property
     def chain(self) -> Chain:
-        """The architecture, where it is a chain."""
+        """The architecture, if it is a chain."""
         if not isinstance(self.model, Chain):
             raise InputError(f"{self.model} is not a chain of layers; see Chain.from_module")
         return self.model
 
     @property
     def engine(self) -> str:
-        """Which engine works: ``compiled``, ``torch`` or ``torch.func``."""
+        """The engine in use: ``compiled``, ``torch`` or ``torch.func``."""
         return self._engine.name
 
     @property
     def compiled(self) -> CompiledEngine | None:
-        """The compiled engine, if that is the one."""
+        """The compiled engine, if it is in use."""
         return self._engine if isinstance(self._engine, CompiledEngine) else None
 
     @property
     def label(self) -> str:
-        """What the loss is called in progress lines."""
+        """Name of the loss in progress lines."""
         return self.kind.label
 
     @property
     def flops(self) -> float:
-        """Work of one pass over all samples for one trial, roughly."""
+        """Approximate work of one pass over all samples for one trial."""
         model = self.model
         width = parameter_count(model) if isinstance(model, Chain) else model.count
         return 4.0 * self.samples * width
 
     def data_of(self, trial: int) -> tuple[Tensor, Tensor]:
-        """The samples and targets of one trial, as a plain module and loss take them."""
+        """Return the samples and targets of one trial, as a plain module and loss take them."""
         x = self._x[trial if len(self._x) > 1 else 0]
         y = self._y[trial if len(self._y) > 1 else 0]
         scalar = isinstance(self.model, Chain) and self.model.scalar
         return x, y.squeeze(-1) if scalar else y
 
     def moved(self, x: Tensor) -> Self:
-        """The same objective on other samples of the same shape."""
-        return type(self)(self.model, x, self.y, engine=self._asked, block=self._block)
+        """Return the same objective on other samples of the same shape."""
+        return type(self)(self.model, x, self.y, engine=self._engine_choice, block=self._block)
 
     def loss(self, stack: TrialStack) -> Tensor:
-        """Loss ``[T]``."""
+        """Return the loss ``[T]``."""
         return self._engine.loss(stack.values, self._index(stack))
 
     def loss_and_gradient(
         self, stack: TrialStack, rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Loss ``[T]`` and its gradient ``[T, P]``; of the samples ``rows`` ``[T, n]`` alone."""
+        """Return loss ``[T]`` and gradient ``[T, P]``, of all samples or of rows ``[T, n]``."""
         index = self._index(stack)
         if rows is None:
             return self._engine.loss_and_gradient(stack.values, index)
@@ -176,12 +173,12 @@ class Objective(abc.ABC):
 
     def check(self, stack: TrialStack) -> None:
         """Refuse trials of another architecture, dtype or number than the data are for."""
-        kind = self.x.dtype if self.x.dtype.is_floating_point else stack.values.dtype
-        if stack.model != self.model or stack.values.dtype != kind:
+        dtype = self.x.dtype if self.x.dtype.is_floating_point else stack.values.dtype
+        if stack.model != self.model or stack.values.dtype != dtype:
             what = "chain" if isinstance(self.model, Chain) else "module"
             raise InputError(
                 f"trials of the {what} {stack.model} in {stack.values.dtype} for an objective of "
-                f"the {what} {self.model} in {kind}; make them equal"
+                f"the {what} {self.model} in {dtype}; make them equal"
             )
         if stack.index is None and self.trials not in (None, len(stack)):
             raise InputError(
@@ -197,23 +194,35 @@ class Objective(abc.ABC):
 class CrossEntropy(Objective):
     """``L_t = 1/N Σₙ (log Σₖ exp(f_t(xₙ)ₖ) - f_t(xₙ)_c)`` with c the class of sample n.
 
-    Shapes: y ``[N]``, whole numbers from 0; the chain ends in one unit per class.
+    Shapes: y ``[N]``, whole numbers from 0; the chain ends in one unit per class. For the other
+    arguments see :class:`Objective`.
+
+    >>> chain = Chain.parse("Linear(4), ReLU, Linear(3)", inputs=2)
+    >>> trials = TrialStack(chain, torch.zeros(5, 27))
+    >>> CrossEntropy(chain, torch.ones(6, 2), torch.arange(6) % 3).loss(trials)[0]  # log 3
+    tensor(1.0986)
     """
 
-    loss_kind = losses.CrossEntropy
+    loss_name = "cross-entropy"
 
 
 class MeanSquaredError(Objective):
     """``L_t = 1/(N K) Σₙₖ (f_t(xₙ)ₖ - yₙₖ)²``.
 
-    Shapes: y ``[N, K]`` for K outputs, ``[N]`` for a chain with a ``Norm``.
+    Shapes: y ``[N, K]`` for K outputs, ``[N]`` for a chain with a ``Norm``. For the other
+    arguments see :class:`Objective`.
+
+    >>> chain = Chain.parse("Linear(4), ReLU, Norm", inputs=2)
+    >>> trials = TrialStack(chain, torch.zeros(5, 12))
+    >>> MeanSquaredError(chain, torch.ones(6, 2), torch.full((6,), 2.0)).loss(trials)
+    tensor([4., 4., 4., 4., 4.])
     """
 
-    loss_kind = losses.SquaredError
+    loss_name = "mse"
 
     @functools.cached_property
     def has_curvature(self) -> bool:
-        """Whether :meth:`curvature` can be had: one number per sample, shared data, only Linear."""
+        """Whether :meth:`curvature` works: one output per sample, shared data, only ``Linear``."""
         if not isinstance(self.model, Chain) or self.trials is not None:
             return False
         return self.model.scalar and not any(
@@ -223,14 +232,15 @@ class MeanSquaredError(Objective):
     @property
     def has_exact_curvature(self) -> bool:
         """Whether the Hessian is written out for this chain: one ``Linear``, then a norm."""
-        return self.has_curvature and has_exact_curvature(self.by_torch)
+        return self.has_curvature and self.by_torch.has_exact_curvature
 
     def curvature(
         self, stack: TrialStack, exact: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss ``[T]``, ``Jᵀr/N`` ``[T, P]`` and ``JᵀJ/N`` or half the Hessian ``[T, P, P]``.
+        """Return loss ``[T]``, ``Jᵀr/N`` ``[T, P]`` and a curvature matrix ``[T, P, P]``.
 
-        See :func:`mahalens.train.curvature.curvature`.
+        The matrix is ``JᵀJ/N``, or half the Hessian where ``exact`` ``[T]`` is true; see
+        ``mahalens.train.engines.TorchEngine.curvature``.
         """
         if not self.has_curvature:
             raise InputError(
@@ -238,7 +248,9 @@ class MeanSquaredError(Objective):
             )
         if exact is not None and not self.has_exact_curvature:
             raise InputError(f"no exact curvature for the chain {self.model}; leave exact out")
-        return curvature(self.by_torch, stack.values, exact)
+        return self.by_torch.curvature(stack.values, exact)
 
 
-OBJECTIVES: dict[str, type[Objective]] = {"mse": MeanSquaredError, "cross-entropy": CrossEntropy}
+OBJECTIVES: dict[str, type[Objective]] = {
+    kind.loss_name: kind for kind in (MeanSquaredError, CrossEntropy)
+}

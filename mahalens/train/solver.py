@@ -1,18 +1,22 @@
-"""What all solvers share: trials that drop out, curves, states that can be saved and restored."""
+"""Base of the solvers: trials that drop out, curves, saved states, and the driving loop."""
 
 from __future__ import annotations
 
 import abc
 import enum
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from mahalens.errors import InputError
-from mahalens.train.history import History
+from mahalens.errors import InputError, Interrupted
 from mahalens.train.objective import Objective
 from mahalens.train.stack import TrialStack
+
+SAVE_EVERY = 20.0
+"""Seconds between saved states: about the most work that a killed process loses."""
 
 
 class Status(enum.Enum):
@@ -37,6 +41,66 @@ class Status(enum.Enum):
 
 CONVERGED = (Status.ZERO_RESIDUAL, Status.LOCAL_MINIMUM, Status.SADDLE)
 """Statuses that mean: the gradient has vanished, more steps would change nothing."""
+
+
+class History:
+    """Metrics of all trials at chosen epochs.
+
+    ``history["accuracy"]`` is ``[E, T]`` for the epochs ``history.epochs`` ``[E]``.
+
+    >>> history = History()
+    >>> history.add(10, {"accuracy": torch.tensor([0.5, 0.25])}, trials=2)
+    >>> history["accuracy"].tolist()
+    [[0.5, 0.25]]
+    """
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._records: dict[str, list[Tensor]] = {}
+
+    def add(self, epoch: int, metrics: Mapping[str, Tensor] | None, trials: int) -> None:
+        """Add one epoch: a number per trial ``[T]`` for every metric, the same ones every time."""
+        metrics = {} if metrics is None else metrics
+        if self._epochs and set(metrics) != set(self._records):
+            raise InputError(
+                f"metrics {sorted(metrics)} at epoch {epoch}, but {sorted(self._records)} before; "
+                "return the same ones every time"
+            )
+        for name, tensor in metrics.items():
+            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != (trials,):
+                raise InputError(f"metric {name!r}: give a tensor with one number per trial")
+            self._records.setdefault(name, []).append(tensor.detach().cpu().clone())
+        self._epochs.append(epoch)
+
+    @property
+    def epochs(self) -> Tensor:
+        """The epochs ``[E]``."""
+        return torch.tensor(self._epochs, dtype=torch.int64)
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics."""
+        return list(self._records)
+
+    def __contains__(self, epoch: int) -> bool:
+        return epoch in self._epochs
+
+    def __getitem__(self, name: str) -> Tensor:
+        return torch.stack(self._records[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything in it, as tensors for a checkpoint."""
+        metrics = {f"history.of.{name}": self[name] for name in self._records}
+        return {"history.epochs": self.epochs, **metrics}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to a saved state."""
+        self._epochs = state["history.epochs"].tolist()
+        self._records = {
+            name.removeprefix("history.of."): list(tensor.clone())
+            for name, tensor in state.items()
+            if name.startswith("history.of.")
+        }
 
 
 class Solver(Protocol):
@@ -66,22 +130,79 @@ class Solver(Protocol):
         """Do the next piece of work, about a second at most where steps are that short."""
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on later, bit for bit."""
+        """Return everything needed to resume later, bit for bit."""
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
 
     @property
     def progress(self) -> tuple[int, int, str]:
-        """How much is done, of how much, and a word on where it stands."""
+        """Work done, total work and a status text."""
+
+
+AnySolver = TypeVar("AnySolver", bound=Solver)
+Metrics = Callable[[AnySolver], Mapping[str, Tensor] | None]
+
+
+def solve(
+    solver: AnySolver,
+    *,
+    metrics: Metrics[AnySolver] | None = None,
+    at: Iterable[int] = (),
+    save: Callable[[dict[str, Tensor]], None] | None = None,
+    every: float | None = None,
+    on_progress: Callable[[AnySolver], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> None:
+    """Advance ``solver`` until it is finished.
+
+    ``metrics`` is called with the solver at the epochs ``at`` (0: before training) and at the end.
+    It returns a number per trial ``[T]`` for each name, which ``solver.history`` records. Between
+    these epochs nothing is called at all: metrics cost only their computation.
+
+    ``save`` receives the solver's state every so many seconds (by default :data:`SAVE_EVERY`), at
+    the end, and when ``should_stop`` returns true, after which
+    :class:`mahalens.errors.Interrupted` is raised. A solver restored from any such state ends with
+    the very same numbers.
+    """
+    every = SAVE_EVERY if every is None else every
+    saved = time.monotonic()
+    epochs = tuple(sorted(set(at)))
+    if epochs and epochs[0] < 0:
+        raise InputError(f"metrics at epoch {epochs[0]}; give epochs of at least 0")
+
+    def measure() -> None:
+        # Once per epoch, also for a solver that was restored at this very epoch.
+        if metrics is None or solver.epoch in solver.history:
+            return
+        if solver.finished or solver.epoch in epochs:
+            solver.history.add(solver.epoch, metrics(solver), len(solver.stack))
+
+    if metrics is not None:
+        solver.milestones = epochs
+    while not solver.finished:
+        measure()
+        began = time.monotonic()
+        solver.advance()
+        now = time.monotonic()
+        solver.seconds += now - began
+        measure()
+        if on_progress is not None:
+            on_progress(solver)
+        stopping = should_stop is not None and should_stop() and not solver.finished
+        if save is not None and (stopping or solver.finished or now - saved >= every):
+            save(solver.state())
+            saved = now
+        if stopping:
+            raise Interrupted("stopped by the user")
 
 
 class StackedSolver(abc.ABC):
-    """Base of the solvers: keeps the rows of the running trials together.
+    """Base of the solvers: holds the rows of the running trials together.
 
     ``rows`` holds one tensor ``[A, ...]`` per quantity for the A trials still running; ``active``
-    says which they are. A trial that ends is written to ``values`` and leaves ``rows``, so the
-    rest goes on without it.
+    lists which they are. A trial that ends is written to ``values`` and leaves ``rows``; the others
+    go on without it.
     """
 
     def __init__(self, objective: Objective, start: TrialStack, limit: int) -> None:
@@ -107,6 +228,10 @@ class StackedSolver(abc.ABC):
         self._curve_epochs: list[int] = []
         self._curve_losses: list[Tensor] = []
 
+    @abc.abstractmethod
+    def advance(self) -> None:
+        """Do the next piece of work with every running trial."""
+
     @property
     def finished(self) -> bool:
         """Whether no trial is running."""
@@ -118,6 +243,10 @@ class StackedSolver(abc.ABC):
         values = self.values.clone()
         values[self.active] = self.rows["values"]
         return TrialStack(self.objective.model, values)
+
+    def running(self) -> TrialStack:
+        """Return the running trials as a stack."""
+        return TrialStack(self.objective.model, self.rows["values"], index=self.active)
 
     @property
     def statuses(self) -> list[Status]:
@@ -132,29 +261,21 @@ class StackedSolver(abc.ABC):
             return torch.empty(0, dtype=torch.int64), self.values.new_empty(0, len(self.values))
         return torch.tensor(self._curve_epochs), torch.stack(self._curve_losses)
 
-    def until_milestone(self, most: int) -> int:
-        """How many epochs to go on: at most ``most``, and not past a milestone or the end."""
-        ahead = [stop - self.epoch for stop in (*self.milestones, self.limit) if stop > self.epoch]
-        return min(most, *ahead)
-
     @property
     def progress(self) -> tuple[int, int, str]:
-        """Epochs done, of all, and the median loss."""
+        """Epochs done, epochs in all, and the median loss."""
         return self.epoch, self.limit, f"{self.objective.label} {self.recent_loss():.3g}"
 
     def recent_loss(self) -> float:
-        """Median of the newest point of the curve over the running trials."""
+        """Return the median of the newest point of the curve over the running trials."""
         if not self._curve_losses:
             return float("nan")
         return float(self._curve_losses[-1].nanmedian())
 
-    def running(self) -> TrialStack:
-        """The running trials as a stack."""
-        return TrialStack(self.objective.model, self.rows["values"], index=self.active)
-
-    @abc.abstractmethod
-    def advance(self) -> None:
-        """Do the next piece of work with every running trial."""
+    def until_milestone(self, most: int) -> int:
+        """Return how many epochs to do: at most ``most``, not past a milestone or the end."""
+        ahead = [stop - self.epoch for stop in (*self.milestones, self.limit) if stop > self.epoch]
+        return min(most, *ahead)
 
     def record(self, epoch: int, loss: Tensor) -> None:
         """Add a point to the curve: the loss ``[A]`` of the running trials."""
@@ -176,45 +297,8 @@ class StackedSolver(abc.ABC):
         self.active = self.active[~ended]
         self.rows = {name: row[~ended] for name, row in self.rows.items()}
 
-    @property
-    def scale(self) -> Tensor:
-        """What a loss is compared with: the mean square of the targets, or 1 if they are labels."""
-        y = self.objective.y
-        mean: Tensor = y.square().mean() if y.dtype.is_floating_point else self.values.new_ones(())
-        return mean
-
-    def is_zero(self, loss: Tensor) -> Tensor:
-        """Whether the residual is below √eps of the target: the fit is perfect but for rounding."""
-        return loss <= torch.finfo(loss.dtype).eps * self.scale
-
-    def is_stationary(self, loss: Tensor, slope: Tensor) -> Tensor:
-        """Whether ``Jᵀr/N`` ``[A, P]`` is 0 within √eps of the residual.
-
-        In whitened coordinates the columns of J have lengths of at most about √N, so this bounds
-        the cosine between the residual and what any parameter could change in it.
-        """
-        tolerance: Tensor = torch.finfo(loss.dtype).eps ** 0.5 * loss.sqrt()
-        return slope.abs().amax(1) <= tolerance
-
-    def finish_first(self, verdicts: list[tuple[Tensor, Status]], loss: Tensor) -> None:
-        """End each running trial by the first of the verdicts ``[A]`` that is true for it.
-
-        At the limit, whoever still runs ends too.
-        """
-        if self.epoch == self.limit:
-            zero = self.is_zero(loss)
-            verdicts = [*verdicts, (zero, Status.ZERO_RESIDUAL), (~zero, Status.UNCONVERGED)]
-        verdict = torch.full((len(self.active),), Status.RUNNING.code)
-        for holds, status in reversed(verdicts):
-            verdict[holds.cpu()] = status.code
-        for status in Status:
-            if status is not Status.RUNNING:
-                ended = verdict == status.code
-                self.finish(ended, status, loss, self.epoch)
-                loss, verdict = loss[~ended.to(loss.device)], verdict[~ended]
-
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on later, bit for bit."""
+        """Return everything needed to resume later, bit for bit."""
         epochs, losses = self.curve
         state = {f"rows.{name}": row for name, row in self.rows.items()}
         state |= {
@@ -229,7 +313,7 @@ class StackedSolver(abc.ABC):
             "curve.losses": losses,
             **self.history.state(),
         }
-        return _copies(state)  # the solver goes on writing into its own
+        return _copies(state)  # the solver goes on writing into the originals
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
@@ -241,20 +325,16 @@ class StackedSolver(abc.ABC):
             )
         if int(state["epoch"]) > self.limit:
             raise InputError(f"a saved state of epoch {int(state['epoch'])} of only {self.limit}")
-        names = {name for name in state if name.startswith("rows.")}
-        if names != {f"rows.{name}" for name in self.rows}:
-            raise InputError(f"a saved state with {sorted(names)}, which is another solver's")
         state = _copies(state)
+        rows = {n.removeprefix("rows."): t for n, t in state.items() if n.startswith("rows.")}
+        if rows.keys() != self.rows.keys():
+            raise InputError(f"a saved state with {sorted(rows)}, which is another solver's")
         self.epoch = int(state["epoch"])
         self.seconds = float(state["seconds"])
         self.active, self.codes, self.steps = state["active"], state["codes"], state["steps"]
         self.values = state["values"].to(device)
         self.final_loss = state["final_loss"].to(device)
-        self.rows = {
-            name.removeprefix("rows."): row.to(device)
-            for name, row in state.items()
-            if name.startswith("rows.")
-        }
+        self.rows = {name: row.to(device) for name, row in rows.items()}
         self._curve_epochs = state["curve.epochs"].tolist()
         self._curve_losses = list(state["curve.losses"].to(device))
         self.history.restore(state)

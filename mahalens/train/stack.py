@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,23 +11,94 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
-from mahalens.init.model import initialise
-from mahalens.nn.chain import Chain
+from mahalens.init import initialise
+from mahalens.nn import Chain
 from mahalens.nn.mixed import first_units
-from mahalens.train.layout import parameter_count, parameter_shapes, parts
-from mahalens.train.losses import SquaredError
-from mahalens.train.passes import TorchEngine
-from mahalens.train.template import Template, check_alike
+from mahalens.train.engines import LOSSES, TorchEngine
+from mahalens.train.layers import parameter_count, parameter_shapes, parts
+
+
+class Template:
+    """The architecture of trials that differ in their trainable parameters and in nothing else.
+
+    Takes any module. Buffers and frozen parameters are constants, equal in all trials. Layers that
+    change their buffers while training, such as ``BatchNorm`` with running statistics, cannot be
+    stacked. :func:`mahalens.train.stack` makes templates of modules that are not chains.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        for name, part in module.named_modules():
+            if part.training and getattr(part, "running_mean", None) is not None:
+                raise InputError(
+                    f"layer {name!r}: {type(part).__name__} keeps running statistics, which cannot "
+                    "be stacked; use LayerNorm or GroupNorm, or call its .eval()"
+                )
+        self.module = copy.deepcopy(module)
+        self.shapes = {
+            name: tuple(tensor.shape)
+            for name, tensor in module.named_parameters()
+            if tensor.requires_grad
+        }
+        # Tied parameters have several names; only the first is stored.
+        every = module.named_parameters(remove_duplicate=False)
+        self.trained = {name for name, tensor in every if tensor.requires_grad}
+        if not self.shapes:
+            raise InputError(f"{type(module).__name__}: has no trainable parameters to stack")
+
+    def __str__(self) -> str:
+        return type(self.module).__name__
+
+    @property
+    def count(self) -> int:
+        """The number of trainable parameters of one trial."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Pack stacked parameters by name into one row per trial, ``[T, P]``."""
+        return torch.cat([tensors[n].reshape(len(tensors[n]), -1) for n in self.shapes], 1)
+
+    def named(self, values: Tensor) -> dict[str, Tensor]:
+        """Return views of the parameters of all trials, each ``[T, *shape]``."""
+        columns = values.split([math.prod(shape) for shape in self.shapes.values()], 1)
+        return {
+            name: column.unflatten(1, shape) if shape else column.squeeze(1)
+            for (name, shape), column in zip(self.shapes.items(), columns, strict=True)
+        }
+
+    def output(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return the output of one trial with these values ``[P]``."""
+        named = {name: tensor[0] for name, tensor in self.named(values[None]).items()}
+        result: Tensor = torch.func.functional_call(self.module, named, (x,))
+        return result
+
+    def outputs(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of all trials on shared samples, ``[T, N, ...]``."""
+        batched = torch.func.vmap(self.output, in_dims=(0, None), randomness="different")
+        every: Tensor = batched(values, x)
+        return every
+
+    def output_on(self, x: Tensor) -> Tensor:
+        """Return the first trial's output on some samples, leaving no trace."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module = copy.deepcopy(self.module)
+            result: Tensor = (module.to(x.dtype) if x.dtype.is_floating_point else module)(x)
+        return result
+
+    def build(
+        self, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> nn.Module:
+        """Return a new module with the parameters of the first trial."""
+        return copy.deepcopy(self.module).to(device=device, dtype=dtype)
 
 
 class TrialStack:
     """T trials of one architecture: a matrix ``values`` of shape ``[T, P]``, a row per trial.
 
     The architecture is a :class:`mahalens.nn.Chain`, or a :class:`Template` for any other module.
-    ``trials[i]`` is trial i as a plain module; :func:`stack` goes the other way. How a row is
-    divided among the layers is told by :mod:`mahalens.train.layout`.
+    ``trials[i]`` is trial i as a plain module; :func:`stack` goes the other way. A row holds the
+    parameters of one layer after the other (for chains see ``mahalens.train.layers.Part``).
 
-    ``index`` ``[T]`` says which trials these are where they are only some of a larger stack.
+    ``index`` ``[T]`` tells which trials of a larger stack these are, if they are only some of it.
 
     >>> chain = Chain.parse("Linear(4), ReLU, Norm", inputs=2)
     >>> modules = [chain.build() for _ in range(3)]
@@ -42,7 +115,7 @@ class TrialStack:
         width = parameter_count(model) if isinstance(model, Chain) else model.count
         if values.ndim != 2 or values.shape[1] != width:
             raise InputError(
-                f"parameters of shape {tuple(values.shape)} for {_called(model)}; give [T, {width}]"
+                f"parameters of shape {tuple(values.shape)} for {_named(model)}; give [T, {width}]"
             )
         self.model = model
         self.values = values
@@ -50,7 +123,7 @@ class TrialStack:
 
     @classmethod
     def from_modules(cls, model: Chain | Template, modules: Sequence[nn.Module]) -> TrialStack:
-        """Stack modules built from ``model``; they are copied."""
+        """Stack copies of modules built from ``model``."""
         if not modules:
             raise InputError("no modules to stack; give at least one")
         if isinstance(model, Chain):
@@ -61,19 +134,12 @@ class TrialStack:
         dtypes = {str(tensor.dtype) for state in states for tensor in state.values()}
         if len(dtypes) > 1:
             raise InputError(f"modules of {' and '.join(sorted(dtypes))}; make them equal")
-        names = _shapes(model)
+        shapes = _shapes(model)
         if isinstance(model, Template):
-            check_alike(model, modules)
+            _check_alike(model, modules)
         else:
-            for trial, state in enumerate(states):
-                for name in {**names, **state}:
-                    got = tuple(state[name].shape) if name in state else None
-                    if got != names.get(name):
-                        raise InputError(
-                            f"trial {trial}: parameter {name!r} has shape {got}, "
-                            f"but the chain {model} wants {names.get(name)}"
-                        )
-        stacked = {n: torch.stack([s[n].detach() for s in states]) for n in names}
+            _check_shapes(model, shapes, states)
+        stacked = {n: torch.stack([s[n].detach() for s in states]) for n in shapes}
         return cls.from_tensors(model, stacked)
 
     @classmethod
@@ -84,7 +150,7 @@ class TrialStack:
             if got is None or got[1:] != shape:
                 wanted = ", ".join(("T", *map(str, shape)))
                 raise InputError(
-                    f"stacked parameter {name!r} has shape {got}, but {_called(model)} "
+                    f"stacked parameter {name!r} has shape {got}, but {_named(model)} "
                     f"wants ({wanted})"
                 )
         if isinstance(model, Template):
@@ -103,10 +169,10 @@ class TrialStack:
         init: str | None = None,
         data: Any = None,
     ) -> TrialStack:
-        """A trial per seed, each started as ``torch.manual_seed(seed)`` starts a module alone.
+        """Build a trial per seed, each started as ``torch.manual_seed(seed)`` starts a module.
 
         With ``init``, a name such as ``"cluster_pca"``, each is then started on ``data`` by
-        :func:`mahalens.init.initialise`. The random state of the process is left as it was.
+        :func:`mahalens.init.initialise`. The random state of the process does not change.
 
         >>> chain = Chain.parse("Linear(4), ReLU, Linear(3)", inputs=2)
         >>> trials = TrialStack.from_seeds(chain, range(3))
@@ -129,7 +195,7 @@ class TrialStack:
 
     @property
     def chain(self) -> Chain:
-        """The architecture, where it is a chain."""
+        """The architecture, if it is a chain."""
         if not isinstance(self.model, Chain):
             raise InputError(f"{self.model} is not a chain of layers; see Chain.from_module")
         return self.model
@@ -141,25 +207,25 @@ class TrialStack:
         return len(self.values)
 
     def __getitem__(self, trial: int) -> nn.Module:
-        """Trial ``trial`` as a plain module of its own."""
-        own = {name: tensor[trial].clone() for name, tensor in self.tensors().items()}
+        """Return trial ``trial`` as a new plain module."""
+        state = {name: tensor[trial].clone() for name, tensor in self.tensors().items()}
         if isinstance(self.model, Template):
             module = self.model.build(dtype=self.values.dtype, device=self.values.device)
-            module.load_state_dict(own, strict=False)
+            module.load_state_dict(state, strict=False)
             return module
-        # Built without numbers: drawing starting weights would move the random state.
+        # Built without numbers: drawing starting weights would advance the random state.
         module = self.model.build(dtype=self.values.dtype, device="meta")
         layers = zip(self.model.layers, self.model.widths, strict=True)
         for place, (layer, width) in enumerate(layers):
             if layer.absolute is not None:
                 mask = first_units(layer.absolute, width)
-                own[f"{place}.absolute"] = mask.to(self.values.device)
-        module.load_state_dict(own, assign=True)
+                state[f"{place}.absolute"] = mask.to(self.values.device)
+        module.load_state_dict(state, assign=True)
         return module
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs of all trials, as each would give alone: for metrics, without gradients.
+        """Return the outputs of all trials, without gradients: for metrics.
 
         Shapes: x ``[N, D]`` shared, or for a chain one per trial ``[T, N, D]``; returns
         ``[T, N, K]``, or ``[T, N]`` with a ``Norm``.
@@ -171,24 +237,24 @@ class TrialStack:
         if isinstance(self.model, Template):
             return self.model.outputs(self.values, x)
         width = self.model.inputs
-        own = x.ndim == 3 and len(x) == len(self)
-        if x.ndim != 2 + own or x.shape[-1] != width or not x.shape[-2]:
+        per_trial = x.ndim == 3 and len(x) == len(self)
+        if x.ndim != 2 + per_trial or x.shape[-1] != width or not x.shape[-2]:
             raise InputError(
                 f"x of shape {list(x.shape)} for the chain {self.model}; give [N, {width}], or "
                 f"[{len(self)}, N, {width}]"
             )
-        shared = x if own else x.unsqueeze(0)
-        # Only outputs are asked for, so that there are no targets and any loss will do.
-        engine = TorchEngine(self.model, SquaredError(), shared, shared[..., :0])
+        samples = x if per_trial else x.unsqueeze(0)
+        # Outputs need no targets, and any loss will do.
+        engine = TorchEngine(self.model, LOSSES["mse"], samples, samples[..., :0])
         output = engine.outputs(self.values, torch.arange(len(self)))
         return output.squeeze(-1) if self.model.scalar else output
 
     def parts(self) -> list[Tensor]:
-        """Views of the parameters of each layer that has any; see :mod:`mahalens.train.layout`."""
+        """Return views ``[T, ...]`` of the parameters of each layer of a chain that has any."""
         return [part.view(self.values) for part in parts(self.chain)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Views of the stacked parameters under their ``state_dict`` names."""
+        """Return views of the stacked parameters under their ``state_dict`` names."""
         if isinstance(self.model, Template):
             return self.model.named(self.values)
         return {
@@ -208,9 +274,9 @@ def stack(modules: Sequence[nn.Module]) -> TrialStack:
     >>> trials
     TrialStack(3 trials of Linear(4), Tanh, Linear(1), torch.float32)
     """
-    given: object = modules
-    if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
-        raise InputError(f"one {type(given).__name__}; give a list of modules, one per trial")
+    argument: object = modules
+    if isinstance(argument, nn.Module) and not isinstance(argument, nn.ModuleList):
+        raise InputError(f"one {type(argument).__name__}; give a list of modules, one per trial")
     if not modules:
         raise InputError("no modules to stack; give at least one")
     for trial, module in enumerate(modules):
@@ -224,6 +290,14 @@ def stack(modules: Sequence[nn.Module]) -> TrialStack:
     return TrialStack.from_modules(model, modules)
 
 
+def _named(model: Chain | Template) -> str:
+    return f"the {'chain' if isinstance(model, Chain) else 'module'} {model}"
+
+
+def _shapes(model: Chain | Template) -> dict[str, tuple[int, ...]]:
+    return model.shapes if isinstance(model, Template) else parameter_shapes(model)
+
+
 def _parameters(module: nn.Module) -> dict[str, Tensor]:
     """Parameters by name; the layers of a ``Sequential`` go by place, whatever their names."""
     if not isinstance(module, nn.Sequential):
@@ -235,38 +309,83 @@ def _parameters(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _called(model: Chain | Template) -> str:
-    return f"the {'chain' if isinstance(model, Chain) else 'module'} {model}"
-
-
-def _shapes(model: Chain | Template) -> dict[str, tuple[int, ...]]:
-    return model.shapes if isinstance(model, Template) else parameter_shapes(model)
-
-
 def _check_layers(chain: Chain, modules: Sequence[nn.Module]) -> None:
-    """A module of other layers may have parameters of the same shapes."""
+    """Refuse modules of other layers, which may have parameters of the same shapes."""
 
     def kinds(module: nn.Sequential) -> list[tuple[str, str]]:
         return [(type(part).__name__, getattr(part, "variant", "")) for part in module]
 
+    def settings(chain: Chain) -> list[tuple[int | None, float]]:
+        return [(layer.absolute, layer.slope) for layer in chain.layers]
+
     wanted = kinds(chain.build(device="meta"))
-    marked = [(layer.absolute, layer.slope) for layer in chain.layers]
     for trial, module in enumerate(modules):
         if not isinstance(module, nn.Sequential):
             continue
+        description = ", ".join(kind for kind, _ in kinds(module))
         if kinds(module) == wanted:
             try:
                 read = Chain.from_module(module)
             except InputError as error:
                 raise InputError(f"trial {trial}: {error}") from None
-            if [(layer.absolute, layer.slope) for layer in read.layers] != marked:
+            if settings(read) == settings(chain):
+                continue
+            description = str(read)
+        raise InputError(
+            f"trial {trial}: a module of {description} for the chain {chain}; "
+            "stack modules of one architecture"
+        )
+
+
+def _check_shapes(
+    chain: Chain, shapes: dict[str, tuple[int, ...]], states: list[dict[str, Tensor]]
+) -> None:
+    for trial, state in enumerate(states):
+        for name in {**shapes, **state}:
+            got = tuple(state[name].shape) if name in state else None
+            if got != shapes.get(name):
                 raise InputError(
-                    f"trial {trial}: a module of {read} for the chain {chain}; "
+                    f"trial {trial}: parameter {name!r} has shape {got}, "
+                    f"but the chain {chain} wants {shapes.get(name)}"
+                )
+
+
+def _check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
+    """Refuse modules that differ from the first in more than their trainable parameters."""
+    wanted = template.module.state_dict()
+    kinds = [type(part) for part in template.module.modules()]
+    modes = [part.training for part in template.module.modules()]
+    for trial, module in enumerate(modules):
+        if [type(part) for part in module.modules()] != kinds:
+            raise InputError(
+                f"trial {trial}: is not built of the same layers as trial 0; stack modules of "
+                "one architecture"
+            )
+        state = module.state_dict()
+        for name in {**wanted, **state}:
+            got = tuple(state[name].shape) if name in state else None
+            want = tuple(wanted[name].shape) if name in wanted else None
+            if got != want:
+                raise InputError(
+                    f"trial {trial}: {name!r} has shape {got}, but trial 0 has {want}; "
                     "stack modules of one architecture"
                 )
-        else:
-            got = ", ".join(kind for kind, _ in kinds(module))
+            if name not in template.trained and not _same(state[name], wanted[name]):
+                raise InputError(
+                    f"trial {trial}: the constant {name!r} differs from that of trial 0; only "
+                    "trainable parameters may differ"
+                )
+        trainable = {n: tuple(t.shape) for n, t in module.named_parameters() if t.requires_grad}
+        if trainable != template.shapes:
+            raise InputError(f"trial {trial}: trains other parameters than trial 0")
+        # The text of a layer holds its slopes, rates and sizes, but not its mode.
+        if str(module) != str(template.module) or [p.training for p in module.modules()] != modes:
             raise InputError(
-                f"trial {trial}: a module of {got} for the chain {chain}; "
-                "stack modules of one architecture"
+                f"trial {trial}: has layers with other settings than trial 0; stack modules of one "
+                "architecture, all in .train() or all in .eval()"
             )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two constants are equal; NaN, as for settings still to be made, equals NaN."""
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -1,4 +1,4 @@
-"""What kind of point a gradient of 0 is, where the Hessian is not written out."""
+"""The curvature at a stationary point, where the Hessian is not written out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor, nn
 
-from mahalens.nn.chain import Chain
+from mahalens.nn import Chain
 from mahalens.train.objective import Objective
 from mahalens.train.stack import TrialStack
 
@@ -20,9 +21,9 @@ _FEW = 64
 
 
 def curves_down(objective: Objective, stack: TrialStack, asked: Tensor) -> Tensor:
-    """Which of the trials ``asked`` ``[A]`` have a direction of negative curvature.
+    """Return which of the trials ``asked`` ``[A]`` have a direction of negative curvature.
 
-    Returns ``[A]``, false for those not asked for.
+    The result ``[A]`` is false for the others.
     """
     down = torch.zeros_like(asked)
     eps = torch.finfo(stack.values.dtype).eps
@@ -34,11 +35,11 @@ def curves_down(objective: Objective, stack: TrialStack, asked: Tensor) -> Tenso
 
 
 def curvature_range(objective: Objective, values: Tensor, trial: int = 0) -> tuple[float, float]:
-    """Smallest and largest eigenvalue of the Hessian of one trial's loss.
+    """Return the smallest and largest eigenvalue of the Hessian of one trial's loss.
 
-    For many parameters by Lanczos iteration, which only makes products of the Hessian with
-    vectors, at the cost of a few hundred gradients. The smallest eigenvalue is then exact to
-    about 1e-4 of the largest, and never too low: a negative one is there.
+    For many parameters by Lanczos iteration, which only multiplies the Hessian with vectors, at
+    the cost of a few hundred gradients. The smallest eigenvalue is then exact to about 1e-4 of
+    the largest, and never too low: a negative one does exist.
 
     Shapes: values ``[P]``.
     """
@@ -55,7 +56,7 @@ def curvature_range(objective: Objective, values: Tensor, trial: int = 0) -> tup
         parameters = {name: tensor[0] for name, tensor in tensors.items()}
         return objective.kind.mean(torch.func.functional_call(module, parameters, (x,)), y)
 
-    # The Hessian is symmetric, so that pulling a vector back through the gradient multiplies it.
+    # The Hessian is symmetric: pulling a vector back through the gradient multiplies it.
     pull_back = torch.func.vjp(torch.func.grad(loss), values)[1]
 
     def product(vector: _Vector) -> _Vector:
@@ -68,36 +69,34 @@ def curvature_range(objective: Objective, values: Tensor, trial: int = 0) -> tup
         ends = np.linalg.eigvalsh(np.stack([product(unit) for unit in np.eye(width)]))
         return float(ends[0]), float(ends[-1])
     high = _largest(product, width)
-    # Turned over and shifted: Lanczos stops at a share of the eigenvalue it looks for, which
-    # would be no error at all, and no end, for one near 0.
+    # Negated and shifted: Lanczos stops at a share of the eigenvalue it looks for, and would
+    # never stop for one near 0.
     return high - _largest(lambda vector: high * vector - product(vector), width), high
 
 
 def _smooth(chain: Chain) -> Chain:
-    """The same function without ``Abs`` or ``Neg`` before ``Norm``, which squares them away.
+    """Return the same function without ``Abs`` or ``Neg`` before ``Norm``, which squares them away.
 
     Autograd takes the bend of ``|x|²`` for 0 where x is 0, and would miss a unit to be woken.
     """
     following = [*chain.layers[1:], None]
-    kept = [
+    layers = [
         layer
         for layer, after in zip(chain.layers, following, strict=True)
         if layer.kind not in ("Abs", "Neg") or after is None or after.kind != "Norm"
     ]
-    return Chain(chain.inputs, tuple(kept))
+    return Chain(chain.inputs, tuple(layers))
 
 
 def _largest(product: Callable[[_Vector], _Vector], width: int) -> float:
     """Largest eigenvalue of the symmetric matrix with these products."""
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
     operator = LinearOperator(
         (width, width), matvec=lambda vector: product(vector.reshape(-1)), dtype=np.float64
     )
-    # A fixed first vector: the answer must not depend on how often it was asked for.
+    # A fixed first vector: equal calls give equal answers.
     first = np.random.default_rng(0).standard_normal(width)
     try:
-        found = eigsh(
+        largest = eigsh(
             operator,
             k=1,
             which="LA",
@@ -109,4 +108,4 @@ def _largest(product: Callable[[_Vector], _Vector], width: int) -> float:
         )
     except ArpackNoConvergence:
         return float("nan")
-    return float(found[0])
+    return float(largest[0])

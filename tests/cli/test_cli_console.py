@@ -167,10 +167,10 @@ def test_an_impatient_user_is_told_how_to_go_on(cli, small, tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     import mahalens.report
-    import mahalens.train.adam
+    import mahalens.train
 
     if where == "training":
-        monkeypatch.setattr(mahalens.train.adam.Adam, "advance", interrupt)
+        monkeypatch.setattr(mahalens.train.Adam, "advance", interrupt)
     monkeypatch.setattr(mahalens.report, "build_report", interrupt)
     path = tmp_path / "my run"
     outcome = cli("run", "gaussian", *small, "--models", "abs", "--quiet", "--out", path)

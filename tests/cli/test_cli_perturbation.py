@@ -11,7 +11,7 @@ SMALL = ["--data", "digits", "--train-size", "60", "--trials", "2", "--epochs", 
 
 SLOW = """
 import time
-import mahalens.train.drive as drive
+import mahalens.train.solver as drive
 from mahalens.train import SGD
 
 drive.SAVE_EVERY = 0.0

@@ -12,7 +12,7 @@ SMALL = ["--train-size", "60", "--trials", "2", "--epochs", "12", "--models", "r
 
 SLOW = """
 import time
-import mahalens.train.drive as drive
+import mahalens.train.solver as drive
 from mahalens.train import SGD
 
 drive.SAVE_EVERY = 0.0

@@ -28,10 +28,10 @@ SCRIPT = """
 import sys, time
 import mahalens.train as train
 import mahalens.train.descent as descent
-import mahalens.train.drive as drive
+import mahalens.train.solver as drive
 
 drive.SAVE_EVERY = 0.0
-descent._MOST_EPOCHS = 100
+descent.Descent.most_epochs = 100
 pause = float(sys.argv.pop(1))
 
 def slowed(advance):
@@ -124,7 +124,7 @@ def slow_run(start_process):
 @pytest.fixture
 def advances(monkeypatch):
     """How often the solvers of this process go a step further, Adam by 100 epochs at a time."""
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 100)
+    monkeypatch.setattr("mahalens.train.descent.Descent.most_epochs", 100)
     counted = dict.fromkeys(("adam", "newton"), 0)
 
     def count(name, advance):
@@ -277,7 +277,7 @@ def test_resume_of_a_finished_run_can_be_quiet(cli, finished):
 
 def test_states_are_saved_often_enough():
     """A killed process may lose a minute of training, not more."""
-    from mahalens.train import drive
+    from mahalens.train import solver as drive
 
     assert 0 < drive.SAVE_EVERY <= 60
 

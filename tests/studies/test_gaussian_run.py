@@ -29,7 +29,7 @@ def config():
 @pytest.fixture
 def hundred_epochs_at_a_time(monkeypatch):
     """So small a run would otherwise be over before it can be stopped."""
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 100)
+    monkeypatch.setattr("mahalens.train.descent.Descent.most_epochs", 100)
 
 
 @pytest.fixture

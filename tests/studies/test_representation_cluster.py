@@ -217,9 +217,9 @@ def test_the_samples_are_sent_again_when_no_worker_has_them(tmp_path, address, l
 
 def save_often(every: float = 0.2) -> None:
     """In a worker: keep the state of a group not every 20 seconds, but all the time."""
-    import mahalens.train.drive
+    import mahalens.train.solver
 
-    mahalens.train.drive.SAVE_EVERY = every
+    mahalens.train.solver.SAVE_EVERY = every
 
 
 def test_a_stopped_run_goes_on_in_one_process(tmp_path, address, long_results):
@@ -460,7 +460,7 @@ def test_a_job_goes_on_from_what_another_worker_kept(tmp_path, monkeypatch, thre
 
 
 def test_a_worker_stops_when_the_run_has_ended_without_it(tmp_path, monkeypatch, threads):
-    monkeypatch.setattr("mahalens.train.drive.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("mahalens.train.solver.SAVE_EVERY", 0.0)
     folder, problem = begin(tmp_path / "run")
     with folder:
         (folder.path / "mark").touch()

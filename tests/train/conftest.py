@@ -30,13 +30,13 @@ def engine(request):
 @pytest.fixture
 def one_epoch_at_a_time(monkeypatch):
     """Every ``advance`` of SGD or Adam is one epoch."""
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 1)
+    monkeypatch.setattr("mahalens.train.Descent.most_epochs", 1)
 
 
 @pytest.fixture
 def hundred_epochs_at_a_time(monkeypatch):
     """Small runs of SGD or Adam are not over after one ``advance``."""
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 100)
+    monkeypatch.setattr("mahalens.train.Descent.most_epochs", 100)
 
 
 @pytest.fixture

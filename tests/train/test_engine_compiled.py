@@ -203,8 +203,8 @@ def test_ranges_of_samples_agree_with_all_at_once(loss, dtype, threads, monkeypa
     whole = objective(CHAIN, x, y, block=16)
     assert len(whole.compiled._ranges) == 1
     wanted = [whole.loss(start), *whole.loss_and_gradient(start)]
-    monkeypatch.setattr("mahalens.train.compiled.engine._RANGE_FLOPS", 1)
-    monkeypatch.setattr("mahalens.train.compiled.engine._RANGE_BYTES", 100)
+    monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.range_flops", 1)
+    monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.range_bytes", 100)
     got = []
     for number in (1, 2, 3):
         threads(number)
@@ -230,7 +230,7 @@ def no_training_in_the_library(monkeypatch):
     def refuse(*_):
         raise AssertionError("trained in the library")
 
-    monkeypatch.setattr("mahalens.train.descent._SMALL_FLOPS", 0)
+    monkeypatch.setattr("mahalens.train.Descent.small_flops", 0)
     monkeypatch.setattr(CompiledEngine, "train", refuse)
 
 

@@ -201,7 +201,7 @@ def assert_close(got, wanted, case, what):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_trials_at_once_equal_plain_loops(case, monkeypatch):
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 13)  # several calls of the engine
+    monkeypatch.setattr("mahalens.train.Descent.most_epochs", 13)  # several calls of the engine
     problem = Problem(case)
     losses, modules = zip(*[plain_loop(case, problem, t) for t in range(TRIALS)], strict=True)
     wanted_losses = torch.tensor(losses, dtype=torch.float64).T

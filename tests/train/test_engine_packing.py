@@ -22,7 +22,7 @@ def test_rows_serve_as_strips(inputs, samples, dtype, monkeypatch):
     y = torch.randint(0, 3, (samples,), generator=generator)
     trials = TrialStack.from_modules(chain, [chain.build(dtype=dtype) for _ in range(2)])
     packed = CrossEntropy(chain, x, y, engine="compiled").loss_and_gradient(trials)
-    monkeypatch.setattr("mahalens.train.compiled.packing._SMALL_BYTES", 0)
+    monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.small_bytes", 0)
     objective = CrossEntropy(chain, x, y, engine="compiled")
     for ours, theirs in zip(objective.loss_and_gradient(trials), packed, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

@@ -9,10 +9,14 @@ from torch import nn
 from mahalens.nn import Chain
 from mahalens.train import SGD, Adam, Batches, CrossEntropy, MeanSquaredError, TrialStack, solve
 from mahalens.train.compiled import CompiledEngine, why_not
-from mahalens.train.compiled.similar import _principal_axes, similar_order
-from mahalens.train.compiled.sparse import FEW, SparseSamples, background_of
-from mahalens.train.losses import SquaredError
-from mahalens.train.passes import TorchEngine
+from mahalens.train.compiled.packing import (
+    FEW,
+    SparseSamples,
+    background_of,
+    principal_axes,
+    similar_order,
+)
+from mahalens.train.engines import LOSSES, TorchEngine
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no compiled engine: {why_not()}")
 
@@ -138,7 +142,7 @@ def test_the_torch_engine_gives_the_same():
     x = pixels(400, 64, 0.2)
     y, stack, index = targets(chain, 400, x.dtype, labels=False), start(chain, 3, x.dtype), None
     index = torch.arange(3)
-    wanted = TorchEngine(chain, SquaredError(), x[None], y).loss_and_gradient(stack.values, index)
+    wanted = TorchEngine(chain, LOSSES["mse"], x[None], y).loss_and_gradient(stack.values, index)
     got = engine_of(chain, x, y, True).loss_and_gradient(stack.values, index)
     for a, b in zip(got, wanted, strict=True):
         assert_near(a, b)
@@ -217,7 +221,7 @@ class TestOrder:
         generator = torch.Generator().manual_seed(0)
         blobs = torch.rand(500, 12, generator=generator) @ torch.rand(12, 80, generator=generator)
         pattern = (blobs + torch.rand(500, 80, generator=generator) > 3.6).double()
-        axes = _principal_axes(pattern)
+        axes = principal_axes(pattern)
         axes = axes / axes.norm(dim=0)
         covariance = pattern.T.cov()
         torch.testing.assert_close(axes.T @ axes, torch.eye(16).double(), rtol=0, atol=1e-4)
@@ -240,7 +244,7 @@ class TestOrder:
             torch.set_num_threads(number)
             assert torch.equal(similar_order(x, torch.zeros(50), FEW), wanted)
         torch.set_num_threads(before)
-        axes = _principal_axes((x != 0).double())
+        axes = principal_axes((x != 0).double())
         assert torch.equal(axes, axes.round())
 
 
@@ -256,7 +260,7 @@ def threads():
 
 @pytest.fixture
 def many_ranges(monkeypatch):
-    monkeypatch.setattr("mahalens.train.compiled.engine._RANGE_FLOPS", 1)
+    monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.range_flops", 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -311,12 +315,12 @@ class TestReproducible:
 @pytest.mark.parametrize("small", [True, False], ids=["in the library", "step by step"])
 @pytest.mark.parametrize("optimiser", [SGD, Adam])
 def test_training_ends_where_the_dense_one_does(optimiser, small, monkeypatch):
-    monkeypatch.setattr("mahalens.train.descent._SMALL_FLOPS", 1e8 if small else 0)
+    monkeypatch.setattr("mahalens.train.Descent.small_flops", 1e8 if small else 0)
     x, stack = pixels(300, 130, 0.2), start(CHAIN, 3, torch.float64)
     y = targets(CHAIN, 300, x.dtype, labels=False)[0]
     ends = []
     for most in (0.6, 0.0):
-        monkeypatch.setattr("mahalens.train.compiled.sparse._MOST_LEFT", most)
+        monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.most_left", most)
         objective = MeanSquaredError(CHAIN, x, y, engine="compiled")
         solver = optimiser(objective, stack, 60, lr=1e-2)
         solve(solver)
@@ -361,7 +365,7 @@ class TestChoice:
         def refuse(*_):
             raise AssertionError("ordered")
 
-        monkeypatch.setattr("mahalens.train.compiled.sparse.similar_order", refuse)
+        monkeypatch.setattr("mahalens.train.compiled.packing.similar_order", refuse)
         assert self.lists(share=3.0) is None
         with pytest.raises(AssertionError):
             self.lists()

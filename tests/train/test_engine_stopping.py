@@ -37,7 +37,7 @@ def way(request, monkeypatch):
         def refuse(*_):
             raise AssertionError("trained in the library")
 
-        monkeypatch.setattr("mahalens.train.descent._SMALL_FLOPS", 0)
+        monkeypatch.setattr("mahalens.train.Descent.small_flops", 0)
         monkeypatch.setattr(CompiledEngine, "train", refuse)
     return WAYS[request.param]
 

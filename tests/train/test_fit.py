@@ -50,8 +50,8 @@ def values(solver):
 @pytest.fixture
 def seven_epochs_at_a_time(monkeypatch):
     """Short pieces of work, and a checkpoint after each."""
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", 7)
-    monkeypatch.setattr("mahalens.train.drive.SAVE_EVERY", 0)
+    monkeypatch.setattr("mahalens.train.Descent.most_epochs", 7)
+    monkeypatch.setattr("mahalens.train.solver.SAVE_EVERY", 0)
 
 
 class TestEndToEnd:

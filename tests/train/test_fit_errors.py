@@ -44,9 +44,9 @@ def refused(message, *args, **options):
         (r"loss 'l1'; known: mse, cross-entropy$", {"loss": "l1"}),
         (r"solver 'lbfgs'; known: sgd, adam, newton$", {"solver": "lbfgs"}),
         (r"an engine of 'gpu'; known: auto, compiled, torch$", {"engine": "gpu"}),
-        (r"option 'learning_rate' of solver 'adam'; known: lr, betas, eps, ", {"learning_rate": 1}),
-        (r"option 'betas' of solver 'sgd'; known: lr, momentum, ", {"solver": "sgd", "betas": 1}),
-        (r"option 'lr' of solver 'newton'; known: none$", {"solver": "newton", "lr": 0.1}),
+        (r"option 'learning_rate' of solver 'adam'; known: betas, eps, lr, ", {"learning_rate": 1}),
+        (r"option 'betas' of solver 'sgd'; known: momentum, lr, ", {"solver": "sgd", "betas": 1}),
+        (r"option 'lr' of solver 'newton'; known: few$", {"solver": "newton", "lr": 0.1}),
         (
             r"solver 'newton' is for the full batch; leave batch_size out$",
             {"solver": "newton", "batch_size": 5},

@@ -84,7 +84,7 @@ class TestStepForStep:
         self, dtype, draw_problem, draw_start, check, monkeypatch
     ):
         """Of them the compiled engine gives the gradients only."""
-        monkeypatch.setattr("mahalens.train.descent._SMALL_FLOPS", 0)
+        monkeypatch.setattr("mahalens.train.Descent.small_flops", 0)
         problem = draw_problem(DIM, SAMPLES, dtype)
         check(draw_start(md_abs(DIM), problem.x, 2), problem.x, problem.y, steps=60)
 
@@ -102,7 +102,7 @@ def test_chunks_change_nothing(
     solver = Adam(objective, start, 230)
     solver.advance()
     assert solver.finished  # one chunk
-    monkeypatch.setattr("mahalens.train.descent._CHUNK_FLOPS", 1)
+    monkeypatch.setattr("mahalens.train.Descent.chunk_flops", 1)
     short = Adam(objective, start, 230)
     short.advance()
     assert short.epoch == 1
@@ -133,7 +133,7 @@ class TestResuming:
         assert_same_end,
         monkeypatch,
     ):
-        monkeypatch.setattr("mahalens.train.descent._CHUNK_FLOPS", 7 * 4 * SAMPLES * TRIALS * 12)
+        monkeypatch.setattr("mahalens.train.Descent.chunk_flops", 7 * 4 * SAMPLES * TRIALS * 12)
         problem = draw_problem(DIM, SAMPLES, dtype)
         chain = make(DIM)
         start = draw_start(chain, problem.x, TRIALS)

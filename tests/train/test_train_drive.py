@@ -47,7 +47,7 @@ class Counter:
 def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr("mahalens.train.drive.time", clock)
+    monkeypatch.setattr("mahalens.train.solver.time", clock)
     return clock
 
 

@@ -9,19 +9,20 @@ from mahalens.errors import InputError
 from mahalens.geometry import Gaussian
 from mahalens.nn import Chain, md_abs, md_relu, md_sigmoid
 from mahalens.train import MeanSquaredError, Newton, Status, TrialStack, WhitenedInputs
+from mahalens.train.second_order import FEW_PARAMETERS
 
 METHODS = {"levenberg-marquardt": 10_000, "l-bfgs": 0}
 
 
 @pytest.fixture(params=METHODS)
-def method(request, monkeypatch):
-    monkeypatch.setattr("mahalens.train.newton.FEW_PARAMETERS", METHODS[request.param])
+def method(request):
     return request.param
 
 
-def newton(problem, start, steps):
+def newton(problem, start, steps, method=None):
     """Trains ``start`` for the distances of a drawn problem."""
-    return Newton(MeanSquaredError(start.chain, problem.x, problem.y), start, steps)
+    objective = MeanSquaredError(start.chain, problem.x, problem.y)
+    return Newton(objective, start, steps, few=METHODS.get(method, FEW_PARAMETERS))
 
 
 def plain_losses(stack, x, y):
@@ -36,7 +37,7 @@ class TestEnd:
         problem = draw_problem(2, 150)
         chain = make(2)
         start = draw_start(chain, problem.x, 4)
-        solver = run(newton(problem, start, 300))
+        solver = run(newton(problem, start, 300, method))
         assert solver.method == method
         losses = plain_losses(solver.stack, problem.x, problem.y)
         torch.testing.assert_close(solver.final_loss, losses, rtol=1e-9, atol=1e-25)
@@ -45,7 +46,7 @@ class TestEnd:
     def test_the_loss_is_there_on_the_way(self, method, draw_problem, draw_start):
         problem = draw_problem(2, 150)
         start = draw_start(md_abs(2), problem.x, 4)
-        solver = newton(problem, start, 300)
+        solver = newton(problem, start, 300, method)
         for _ in range(3):
             losses = plain_losses(solver.stack, problem.x, problem.y)
             torch.testing.assert_close(solver.final_loss, losses)
@@ -55,7 +56,7 @@ class TestEnd:
         problem = draw_problem(3, 300)
         chain = md_abs(3)
         start = draw_start(chain, problem.x, 8)
-        solver = run(newton(problem, start, 2000))
+        solver = run(newton(problem, start, 2000, method))
         zero = [t for t, s in enumerate(solver.statuses) if s is Status.ZERO_RESIDUAL]
         assert len(zero) >= 3
         assert float(solver.final_loss[zero].max()) < 1e-25
@@ -74,7 +75,7 @@ class TestEnd:
         x = gaussian.sample(300, torch.Generator().manual_seed(0))
         y = gaussian.mahalanobis(x)
         chain = md_abs(3)
-        solver = run(newton(SimpleNamespace(x=x, y=y), draw_start(chain, x, 8), 2000))
+        solver = run(newton(SimpleNamespace(x=x, y=y), draw_start(chain, x, 8), 2000, method))
         zero = [t for t, s in enumerate(solver.statuses) if s is Status.ZERO_RESIDUAL]
         assert zero
         assert float(solver.final_loss[zero].max()) < 1e-20
@@ -88,7 +89,7 @@ class TestEnd:
     def test_single_precision(self, method, draw_problem, draw_start, run):
         problem = draw_problem(3, 300, torch.float32)
         chain = md_abs(3)
-        solver = run(newton(problem, draw_start(chain, problem.x, 8), 2000))
+        solver = run(newton(problem, draw_start(chain, problem.x, 8), 2000, method))
         assert solver.stack.values.dtype == torch.float32
         zero = [t for t, s in enumerate(solver.statuses) if s is Status.ZERO_RESIDUAL]
         assert len(zero) >= 3
@@ -109,7 +110,7 @@ class TestFewSamples:
         problem = draw_problem(4, samples)
         chain = md_abs(4)
         start = draw_start(chain, problem.x, 5)
-        solver = run(newton(problem, start, 500))
+        solver = run(newton(problem, start, 500, method))
         assert all(s is Status.ZERO_RESIDUAL for s in solver.statuses)
         losses = plain_losses(solver.stack, problem.x, problem.y)
         assert float(losses.max()) < 1e-23
@@ -119,7 +120,7 @@ class TestFewSamples:
         problem = draw_problem(3, 100)
         problem.x[:, 1] = 7.0
         chain = md_abs(3)
-        solver = run(newton(problem, draw_start(chain, problem.x, 3), 200))
+        solver = run(newton(problem, draw_start(chain, problem.x, 3), 200, method))
         losses = plain_losses(solver.stack, problem.x, problem.y)
         torch.testing.assert_close(solver.final_loss, losses, rtol=1e-8, atol=1e-25)
         assert bool(losses.isfinite().all())
@@ -137,7 +138,7 @@ class TestBroken:
         chain = md_abs(2)
         start = draw_start(chain, problem.x, 3)
         start.values[1] = bad
-        solver = run(newton(problem, start, 500))
+        solver = run(newton(problem, start, 500, method))
         assert solver.statuses[1] is Status.NON_FINITE
         assert int(solver.steps[1]) == 1
         assert not bool(solver.final_loss[1].isfinite())
@@ -155,7 +156,7 @@ class TestResuming:
         start = draw_start(chain, problem.x, 4)
 
         def fresh():
-            return newton(problem, start, 200)
+            return newton(problem, start, 200, method)
 
         solver, states = fresh(), []
         while not solver.finished:
@@ -238,7 +239,7 @@ class TestCoordinates:
         truth = draw_stack(chain, 1)
         problem.y = truth[0](problem.x).detach()
         start = TrialStack(chain, truth.values + 0.1 * draw_stack(chain, 4, seed=1).values)
-        solver = run(newton(problem, start, 500))
+        solver = run(newton(problem, start, 500, method))
         assert solver.statuses == [Status.ZERO_RESIDUAL] * 4
         assert float(plain_losses(solver.stack, problem.x, problem.y).max()) < 1e-20
 

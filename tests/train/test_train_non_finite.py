@@ -118,7 +118,7 @@ def test_rates_that_throw_some_trials_out(
     setting, objective, chunk, run, plain_loop, check_others, monkeypatch
 ):
     """Steps too long by far make SGD leap further every time, until a square is too large."""
-    monkeypatch.setattr("mahalens.train.descent._MOST_EPOCHS", chunk)
+    monkeypatch.setattr("mahalens.train.Descent.most_epochs", chunk)
     problem, start = setting
     rates = [1e-3, 3.0, 1e-3, 1e3]
     solver = run(SGD(objective, start, EPOCHS, lr=rates))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mahalens.errors import InputError
 from mahalens.nn import Chain, md_abs, md_relu, md_sigmoid
 from mahalens.train import MeanSquaredError, TrialStack
-from mahalens.train.layout import parameter_count
+from mahalens.train.layers import parameter_count
 
 CHAINS = [
     "Linear(1), Abs, Norm",

@@ -9,7 +9,7 @@ from torch import nn
 from mahalens.errors import InputError
 from mahalens.nn import Chain
 from mahalens.train import TrialStack
-from mahalens.train.layout import parameter_count, parameter_shapes
+from mahalens.train.layers import parameter_count, parameter_shapes
 
 CHAINS = [
     "Linear(1), Norm",

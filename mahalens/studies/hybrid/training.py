@@ -27,7 +27,7 @@ from mahalens.studies.hybrid.config import (
 from mahalens.studies.hybrid.mixtures import MIXTURES
 from mahalens.studies.paired.samples import Samples
 from mahalens.train import TrialStack, fit
-from mahalens.train.drive import Metrics
+from mahalens.train.solver import Metrics
 
 HALF_WAY = -0.5
 """The slope for negative numbers that units of a learned mixture start with."""

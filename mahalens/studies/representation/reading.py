@@ -8,7 +8,7 @@ from torch import Tensor
 from mahalens.nn.chain import ELEMENTWISE, Chain
 from mahalens.studies.representation.metrics import ACTIVE
 from mahalens.train import TrialStack
-from mahalens.train.rules import activation_rule
+from mahalens.train.layers import activation_rule
 
 RARE = {"dead": None, "rare1": 0.01, "rare5": 0.05}
 """Below which share of the inputs a unit counts as rarely active; dead: on none."""

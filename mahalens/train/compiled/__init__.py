@@ -1,7 +1,7 @@
 """The compiled engine: chains trained without leaving the processor's cache.
 
-Its C++ is translated by the machine's own compiler on first use and kept in the user's cache
-folder. Where there is no compiler, or with ``MAHALENS_COMPILE=0``, the same is computed with torch.
+The machine's compiler builds its C++ on first use and stores the result in the user's cache folder.
+Without a compiler, or with ``MAHALENS_COMPILE=0``, torch computes the same.
 """
 
 from mahalens.train.compiled.build import library, why_not

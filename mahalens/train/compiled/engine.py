@@ -1,38 +1,58 @@
-"""Calls the compiled engine: one trial, or one range of a trial's samples, per call and thread."""
+"""Calls of the compiled engine: one trial, or one range of its samples, per call and thread."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, byref, c_double, c_longlong, c_void_p
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from mahalens.nn.chain import Chain
+from mahalens.nn import Chain
 from mahalens.train.compiled.build import library
 from mahalens.train.compiled.packing import Packed, SparsePointer, address
-from mahalens.train.compiled.threads import spread
-from mahalens.train.layout import parameter_count, parts
+from mahalens.train.layers import parameter_count, parts
 
 KINDS = (
     *("Linear", "Abs", "ReLU", "AbsReLU", "Sigmoid", "GELU", "SiLU", "Tanh"),
     *("Softplus", "LeakyReLU", "Neg", "Norm"),
     *("OffsetL2", "OffsetL2 by the published code", "PointSlope"),
 )
-"""As the library numbers them."""
+"""Layers, in the order in which the library numbers them."""
 LOSSES = {"mse": 0, "cross-entropy": 1}
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 RUNNING, NON_FINITE, REACHED, PLATEAU, NO_MEMORY = range(5)
-"""How a call of ``train`` left a trial."""
+"""Outcomes of a trial in a call of ``train``."""
 
-_BLOCK_BYTES = 1 << 17  # of gradients kept until the end of a block, within the second-level cache
-_RANGE_FLOPS = 2.5e8  # of one range of a trial's samples at least: some milliseconds of one core
-_RANGE_BYTES = 1 << 23  # of its samples at most: they stay in the shared cache for all trials
-_WAVE = 8  # ranges worked on at a time, each with a gradient of its own
+_BLOCK_BYTES = 1 << 17  # gradients held until the end of a block, within the second-level cache
+_WAVE = 8  # ranges processed at a time, each with a separate gradient
+
+Task = TypeVar("Task")
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def _spread(work: Callable[[Task], None], tasks: Sequence[Task]) -> None:
+    """Run the tasks in as many threads as torch may use; the library releases Python's lock."""
+    threads = torch.get_num_threads()
+    if threads == 1 or len(tasks) == 1:
+        for task in tasks:
+            work(task)
+        return
+    if threads not in _pools:
+        _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="mahalens")
+    list(_pools[threads].map(work, tasks))
+
+
+# A forked process inherits the pools, but not their threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)
 
 
 class _Layer(Structure):
@@ -60,7 +80,7 @@ class _Training(Structure):
 
 
 class Recipe(NamedTuple):
-    """What :meth:`CompiledEngine.train` does with a gradient, and when a trial ends."""
+    """How :meth:`CompiledEngine.train` uses a gradient, and when a trial ends."""
 
     adam: bool
     momentum: float
@@ -75,18 +95,26 @@ class Recipe(NamedTuple):
 class CompiledEngine:
     """Loss and gradient of the trials of a chain, and whole epochs of their training.
 
-    Every call of the library works on one trial in one thread, so that numbers depend neither on
-    how many threads there are nor on which other trials are run. Memory: two packed copies of x,
-    and per thread what one block of samples needs.
+    Every call of the library works on one trial in one thread: numbers depend neither on the
+    number of threads nor on which other trials are run. Memory: two packed copies of x, and per
+    thread the activations of one block of samples.
 
     Where a ``Linear`` comes first and samples shared by all trials are mostly background, as images
     are, full batches multiply only the rest (``sparse`` forces or forbids that).
 
     Shapes: x ``[S, N, D]``; y ``[S, N, K]`` numbers or labels ``[S, N]``, with S = T where each
-    trial has its own and S = 1 where they share.
+    trial has different ones and S = 1 where they share.
     """
 
     name = "compiled"
+    range_flops = 2.5e8
+    """Least work of one range of a trial's samples: some milliseconds of one core."""
+    range_bytes = 1 << 23
+    """Most bytes of such a range: it stays in the shared cache for all trials."""
+    most_left = 0.6
+    """Share of the numbers up to which lists of samples are faster."""
+    small_bytes = 1 << 26
+    """Bytes of samples up to which a second packed copy does not matter."""
 
     def __init__(
         self,
@@ -98,8 +126,8 @@ class CompiledEngine:
         block: int | None = None,
         sparse: bool | None = None,
     ) -> None:
-        found = library()
-        if found is None:
+        functions = library()
+        if functions is None:
             raise RuntimeError("there is no compiled engine here")
         self.width = parameter_count(chain)
         self.samples = x.shape[1]
@@ -108,9 +136,9 @@ class CompiledEngine:
         self._outputs = int(self._layers[-1].outputs)
         self._x, self._y = x.detach().contiguous(), y.detach().contiguous()
         kind = DTYPES[x.dtype]
-        self._train: Callable[..., int] = getattr(found, f"train_{kind}")
-        self._range: Callable[..., int] = getattr(found, f"range_{kind}")
-        self._update: Callable[..., None] = getattr(found, f"update_{kind}")
+        self._train: Callable[..., int] = getattr(functions, f"train_{kind}")
+        self._range: Callable[..., int] = getattr(functions, f"range_{kind}")
+        self._update: Callable[..., None] = getattr(functions, f"update_{kind}")
         self._panel = 64 // x.element_size()
         widest = max(layer.outputs for layer in self._layers)
         fitting = _BLOCK_BYTES // (widest * x.element_size())
@@ -125,25 +153,29 @@ class CompiledEngine:
     @functools.cached_property
     def packed(self) -> Packed:
         """The samples as the library reads them in full batches."""
-        return Packed(self._x, self._y, self._panel, self._block, self._first_units, self._sparse)
+        return Packed(
+            *(self._x, self._y, self._panel, self._block, self._first_units, self._sparse),
+            most_left=self.most_left,
+            small_bytes=self.small_bytes,
+        )
 
     @functools.cached_property
     def _ranges(self) -> list[tuple[int, int]]:
-        """Beginning and length of the ranges that a pass is cut into, for threads to share."""
+        """Start and length of the ranges that a pass is cut into, for threads to share."""
         left = max(0.1, self.packed.left)
         flops = 4 * self.width * left  # of one sample: forward and back
-        cached = int(_RANGE_BYTES / (2 * self._x.shape[2] * self._x.element_size() * left))
-        rows = max(int(_RANGE_FLOPS / flops), min(cached, -(-self.samples // _WAVE)))
+        cached = int(self.range_bytes / (2 * self._x.shape[2] * self._x.element_size() * left))
+        rows = max(int(self.range_flops / flops), min(cached, -(-self.samples // _WAVE)))
         ranges = max(1, self.samples // max(1, rows))  # of about equal length, in whole blocks
         rows = -(-self.samples // (ranges * self._block)) * self._block
         return [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
 
     def loss(self, values: Tensor, index: Tensor) -> Tensor:
-        """Loss ``[T]`` of the trials ``index`` with these values ``[T, P]``."""
+        """Return the loss ``[T]`` of the trials ``index`` with these values ``[T, P]``."""
         return self._pass(values, index, None)
 
     def loss_and_gradient(self, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss ``[T]`` and its gradient ``[T, P]``."""
+        """Return the loss ``[T]`` and its gradient ``[T, P]``."""
         # A sum per place in a wave of ranges, added up in a fixed order: equal for any number of
         # threads.
         sums = values.new_zeros(len(values), min(_WAVE, len(self._ranges)), self.width)
@@ -174,7 +206,7 @@ class CompiledEngine:
         # Range by range, not trial by trial: all trials use the same samples while they are cached.
         for first in range(0, len(self._ranges), _WAVE):
             wave = range(first, min(first + _WAVE, len(self._ranges)))
-            spread(work, [(number, row) for number in wave for row in range(len(values))])
+            _spread(work, [(number, row) for number in wave for row in range(len(values))])
         return (losses.sum(1) * scale).to(values.dtype)
 
     def update(self, rows: dict[str, Tensor], gradient: Tensor, recipe: Recipe, step: int) -> None:
@@ -190,7 +222,7 @@ class CompiledEngine:
                 *[c_void_p(rows[name][row].data_ptr()) for name in ("values", "m", "v")],
             )
 
-        spread(work, range(len(gradient)))
+        _spread(work, range(len(gradient)))
 
     def train(
         self,
@@ -203,14 +235,14 @@ class CompiledEngine:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Train the trials ``index`` for some epochs in place.
 
-        ``rows`` holds values, m, v ``[A, P]`` and lr, best, since ``[A]``; ``orders`` gives the
+        ``rows`` holds values, m, v ``[A, P]`` and lr, best, since ``[A]``; ``orders`` returns the
         order of the samples of a trial in these epochs, ``[epochs, N]``. Returns the losses
-        ``[A, epochs]``, how many epochs each trial was trained, and how it was left.
+        ``[A, epochs]``, the number of epochs each trial was trained ``[A]``, and its outcome.
         """
         which = index.tolist()
         losses = torch.full((len(which), epochs), torch.nan, dtype=torch.float64)
         done = torch.zeros(len(which), dtype=torch.int64)
-        left = torch.zeros(len(which), dtype=torch.int64)
+        outcomes = torch.zeros(len(which), dtype=torch.int64)
         rates = rows["lr"].tolist()
         problems = [self._problem(trial, packed=orders is None) for trial in which]
 
@@ -220,7 +252,7 @@ class CompiledEngine:
             training.batch = recipe.batch or self.samples
             training.epoch, training.epochs = epoch, epochs
             training.order = None if order is None else order.data_ptr()
-            left[row] = self._train(
+            outcomes[row] = self._train(
                 byref(problems[row]),
                 byref(training),
                 c_longlong(self.width),
@@ -231,18 +263,17 @@ class CompiledEngine:
                 c_void_p(done[row].data_ptr()),
             )
 
-        spread(work, range(len(which)))
-        _check(int(left.max()))
-        return losses, done, left
+        _spread(work, range(len(which)))
+        _check(int(outcomes.max()))
+        return losses, done, outcomes
 
     @property
     def _per_sample(self) -> int:
-        """How many squares a sample adds to the mean."""
+        """Squares that a sample adds to the mean."""
         return self._outputs if self._loss == "mse" else 1
 
     def _problem(self, trial: int, *, packed: bool) -> _Problem:
         """The samples of one trial, packed once for all epochs or taken row by row."""
-
         fields = {
             "layers": self._layers,
             "depth": len(self._layers),
