@@ -18,7 +18,7 @@ import torch
 from mahalens import Gaussian, draw_gaussian, kaiming_through_samples, read_layer
 from mahalens.auditing import match_rows
 from mahalens.nn import Norm, orthogonality_penalty
-from mahalens.stats import paired_lower, summarize
+from mahalens.stats import paired_lower, summarise
 
 CONVERGED = 1e-8
 
@@ -106,7 +106,7 @@ def line(dim: int, penalty: float, runs: list[dict[str, float]]) -> str:
     good = [run for run in runs if run["mse"] < CONVERGED]
     if not good:
         return f"| {dim} | {penalty:g} | 0 of {len(runs)} | | | |"
-    cosine = summarize([run["row_cosine"] for run in good])
+    cosine = summarise([run["row_cosine"] for run in good])
     half = "" if cosine.ci95 is None else f" ± {(cosine.ci95[1] - cosine.ci95[0]) / 2:.4f}"
     least = min(run["least_cosine"] for run in good)
     errors = [run["row_eigenvalue_error"] for run in good]

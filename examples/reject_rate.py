@@ -14,7 +14,7 @@ import argparse
 import torch
 
 from mahalens import DistanceHead, load_set
-from mahalens.stats import summarize
+from mahalens.stats import summarise
 
 RATE = 0.05
 HEADS = {
@@ -51,7 +51,7 @@ def main() -> None:
             rates["by those fitted to"].append(rejected(head, x[:fitted], new))
         told = []
         for way, found in rates.items():
-            summary = summarize(found)
+            summary = summarise(found)
             half = (summary.ci95[1] - summary.ci95[0]) / 2 if summary.ci95 else float("nan")
             told.append(f"{way} {summary.mean:.1%} ± {half:.1%}")
         print(f"{name:<18} {', '.join(told)}")

@@ -1,23 +1,39 @@
-"""Tables over trials: summaries with intervals, paired comparisons, shares. Needs no torch.
+"""Statistics over trials: summaries with intervals, paired comparisons, equivalence, shares.
+
+Thin over ``scipy.stats`` and without torch. Each metric is a vector ``[T]``, one number per trial;
+``None``, NaN and infinities mark trials without a value. They are left out and counted.
 
 ========================  ====================================================================
-:func:`summarize`         mean, spread, range and Student t interval of one metric over trials
+:func:`summarise`         mean, spread, range and Student t interval of one metric over trials
+:func:`proportion`        a share of trials with its Wilson interval
+:func:`spread_ratio`      which of two models varies more from trial to trial?
 :func:`paired_lower`      is one model lower than another, trial by trial?
-:func:`compare`           two models: t-tests, Cohen's d, signed ranks, which of them to lean on
+:func:`compare`           two models: t-tests, Cohen's d, signed ranks, which of them to use
 :func:`compare_family`    many pairs of models, p-values adjusted over all of them
 :func:`holm`              Holm's adjusted p-values
 :func:`equivalent`        do two models differ by less than a margin?
-:func:`spread_ratio`      which of two models varies more from trial to trial?
-:func:`proportion`        a share of trials with its Wilson interval
 ========================  ====================================================================
 """
 
-from mahalens.stats.comparisons import PairedComparison, Proportion, paired_lower, proportion
+from mahalens.stats.comparisons import (
+    Comparison,
+    FamilyComparison,
+    PairedComparison,
+    compare,
+    compare_family,
+    holm,
+    paired_lower,
+)
 from mahalens.stats.equivalence import Equivalence, equivalent
-from mahalens.stats.family import FamilyComparison, compare_family, holm
-from mahalens.stats.spread import SpreadRatio, spread_ratio
-from mahalens.stats.summary import Summary, summarize
-from mahalens.stats.two_models import Comparison, compare
+from mahalens.stats.summaries import (
+    Proportion,
+    SpreadRatio,
+    Summary,
+    proportion,
+    spread_ratio,
+    summarise,
+    summarize,  # noqa: F401  the old spelling, deprecated
+)
 
 __all__ = [
     "Comparison",
@@ -34,5 +50,5 @@ __all__ = [
     "paired_lower",
     "proportion",
     "spread_ratio",
-    "summarize",
+    "summarise",
 ]

@@ -1,29 +1,137 @@
-"""Comparing two models trial by trial, and shares of trials."""
+"""Two models over the same trials, one pair or a family: t-tests, effect sizes, signed ranks."""
 
 from __future__ import annotations
 
 import math
-import operator
-from typing import SupportsIndex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
 
 from mahalens.errors import InputError
-from mahalens.stats.pairs import paired_vectors, rank_sum_distribution, signed_rank_p
+from mahalens.stats.summaries import Summary, as_vector, summarise
 
-# Above this many pairs the signed-rank distribution is taken as normal (scipy's limit as well).
-_EXACT_UP_TO = 50
+Alternative = Literal["two-sided", "less", "greater"]
+PairedTest = Literal["paired t", "Wilcoxon"]
+
+_NORMAL_FROM = 0.05  # Shapiro-Wilk p-values from here on count as normal
+_SHAPIRO_UP_TO = 5000  # values; scipy does not vouch for the test's p-value above
+_TIES_UP_TO = 13  # with ties among more differences, scipy takes the signed-rank sum as normal
+_EXACT_UP_TO = 50  # pairs; above, the signed-rank distribution is taken as normal (as in scipy)
+
+# A metric is itself a sum of rounded numbers, and its last few bits carry no information. Scipy
+# warns of spreads below 10 roundings of the mean; a difference is at most twice the larger value.
+_ROUNDINGS = 32
+
+_NO_SPREAD = 1e-150  # beside a largest value of 1, the square of such a spread underflows
+
+# Scipy's series for the noncentral t grows with t² and fails near 1e5. The integral below takes
+# over long before; both agree to 1e-12 at the seam.
+_SERIES_UP_TO = 100.0
+
+
+def paired_vectors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Convert two metrics to vectors [T] of the same trials, or raise :class:`InputError`."""
+    first, second = as_vector(a, "a"), as_vector(b, "b")
+    if first.size != second.size:
+        raise InputError(
+            f"a has {first.size} trials and b has {second.size}, but paired trials are wanted; "
+            "pass the same trials in the same order, NaN where one has no value"
+        )
+    return first, second
+
+
+def quarter_differences(
+    first: NDArray[np.float64], second: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return ``(a - b) / 4`` [n] of the pairs in which both values are finite.
+
+    Quarters, because the difference of two large numbers may be too large for a float. If rounding
+    alone can explain why the differences are unequal, they are made equal, and 0 if 0 is possible
+    too. Otherwise ``[1.1, 2.1] - [1, 2]`` would have a spread of 1e-16 and a t of 1e15.
+    """
+    finite = np.isfinite(first) & np.isfinite(second)
+    a, b = first[finite] / 4, second[finite] / 4
+    doubt = _ROUNDINGS * np.finfo(np.float64).eps * np.maximum(np.abs(a), np.abs(b))
+    low = float(np.max(a - b - doubt, initial=-np.inf))
+    high = float(np.min(a - b + doubt, initial=np.inf))
+    if low > high:
+        return a - b
+    return np.full_like(a, 0.0 if low <= 0.0 <= high else (low + high) / 2)
+
+
+def t_test(
+    values: NDArray[np.float64], centre: float, alternative: Alternative = "two-sided"
+) -> tuple[float, float]:
+    """Return Student's t and p-value of n >= 2 values, not all equal, around ``centre``."""
+    # In units of the largest number, which has a finite square. Scipy divides by the mean to look
+    # for lost digits, and by a spread that may be 0 when squared.
+    exponent = math.frexp(max(abs(centre), float(np.max(np.abs(values)))))[1]
+    with np.errstate(all="ignore"):
+        result = stats.ttest_1samp(
+            np.ldexp(values, -exponent), math.ldexp(centre, -exponent), alternative=alternative
+        )
+    return float(result.statistic), float(result.pvalue)
+
+
+def signed_rank_p(difference: NDArray[np.float64], alternative: Alternative) -> float:
+    """Return the p-value of Wilcoxon's signed-rank test that the differences lie around 0.
+
+    Zeros do not enter it; if nothing else is left, it is 1. It is exact up to 50 differences
+    (with ties: up to 13) and scipy's normal approximation above.
+    """
+    moved = difference[difference != 0]
+    if moved.size == 0:
+        return 1.0
+    size = np.abs(moved)
+    if moved.size <= _TIES_UP_TO and np.unique(size).size < moved.size:
+        # Scipy goes through all 2ⁿ signs here, in seconds. Twice the mean ranks are integers.
+        ranks = np.rint(2 * stats.rankdata(size)).astype(int)
+        probability = _rank_sum_distribution(ranks.tolist())
+        observed = int(ranks[moved > 0].sum())
+        less, greater = probability[: observed + 1].sum(), probability[observed:].sum()
+        both = min(1.0, 2 * min(less, greater))
+        return float({"less": less, "greater": greater, "two-sided": both}[alternative])
+    return float(stats.wilcoxon(moved, alternative=alternative).pvalue)
+
+
+def _rank_sum_distribution(ranks: Sequence[int]) -> NDArray[np.float64]:
+    """P(T = t) for t = 0 .. Σ ranks, T the sum of a random subset of the ranks."""
+    probability = np.zeros(sum(ranks) + 1)
+    probability[0] = 1.0
+    for rank in ranks:
+        moved = np.zeros_like(probability)
+        moved[rank:] = probability[: probability.size - rank]
+        probability = (probability + moved) / 2
+    return probability
+
+
+def shapiro_p(values: NDArray[np.float64]) -> float | None:
+    """Return the Shapiro-Wilk p-value of finite values [n]; ``None`` where it is undefined."""
+    if not 3 <= values.size <= _SHAPIRO_UP_TO:
+        return None
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return None
+    # Neither place nor scale matters to the test, but scipy mistakes a small range for none.
+    return float(stats.shapiro((values / 2 - low / 2) / (high / 2 - low / 2)).pvalue)
+
+
+def is_normal(p: float | None) -> bool:
+    """Return whether a Shapiro-Wilk test was possible and did not reject normality."""
+    return p is not None and p >= _NORMAL_FROM
 
 
 class PairedComparison(msgspec.Struct, frozen=True):
     """How far ``a`` lies below ``b`` over paired trials; differences are ``a - b``.
 
     ``p_value`` is one-sided: small means that ``a`` is lower. ``shift`` is the Hodges-Lehmann
-    estimate of the difference and ``ci95`` the interval that belongs to it, ``None`` below six
-    pairs, where no signed-rank interval reaches 95 %. Without any pair the p-value is 1 and the
-    differences are NaN.
+    estimate of the difference and ``ci95`` its interval, ``None`` below six pairs, where no
+    signed-rank interval reaches 95 %. Without any pair the p-value is 1 and the differences are
+    NaN.
     """
 
     n: int
@@ -36,17 +144,8 @@ class PairedComparison(msgspec.Struct, frozen=True):
     p_value: float
 
 
-class Proportion(msgspec.Struct, frozen=True):
-    """A share of ``n`` trials with its 95 % Wilson interval."""
-
-    k: int
-    n: int
-    share: float
-    ci95: tuple[float, float]
-
-
 def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
-    """Is ``a`` lower than ``b``, trial by trial?
+    """Test whether ``a`` is lower than ``b``, trial by trial.
 
     The p-value is that of Wilcoxon's signed-rank test against the alternative ``a < b``. Pairs
     without a difference do not enter it; if no other pair is left, it is 1. It is exact up to 50
@@ -59,8 +158,8 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
 
     Args:
         a: one number per trial [T].
-        b: the same trials under the other model [T]. A pair in which either value is not finite
-            (``None``, NaN, infinite) is left out and counted in ``dropped``.
+        b: the same trials under the other model [T]. Pairs in which either value is not finite
+            are left out and counted in ``dropped``.
 
     Reference:
         M. Hollander, D. A. Wolfe, E. Chicken, Nonparametric Statistical Methods, 3rd ed.,
@@ -75,7 +174,8 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
     finite = np.isfinite(first) & np.isfinite(second)
     difference = first[finite] - second[finite]
     n = difference.size
-    averages = _walsh_averages(difference)
+    i, j = np.triu_indices(n)
+    averages: NDArray[np.float64] = np.sort(difference[i] / 2 + difference[j] / 2)
     return PairedComparison(
         n=n,
         dropped=first.size - n,
@@ -88,49 +188,301 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
     )
 
 
-def proportion(k: SupportsIndex, n: SupportsIndex) -> Proportion:
-    """The share k / n with its 95 % Wilson interval.
-
-    Args:
-        k: trials in which something happened.
-        n: trials in all, at least 1.
-
-    Example:
-        >>> result = proportion(14, 20)
-        >>> result.share, [round(end, 3) for end in result.ci95]
-        (0.7, [0.481, 0.855])
-    """
-    k, n = operator.index(k), operator.index(n)
-    if n < 1 or not 0 <= k <= n:
-        raise InputError(
-            f"k = {k} of n = {n} is no share of trials; pass counts with 0 <= k <= n and n >= 1"
-        )
-    from scipy import stats  # takes a second to import
-
-    interval = stats.binomtest(k, n).proportion_ci(confidence_level=0.95, method="wilson")
-    return Proportion(k=k, n=n, share=k / n, ci95=(float(interval.low), float(interval.high)))
-
-
-def _walsh_averages(difference: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The averages of all pairs, each value with itself too, in ascending order [T (T + 1) / 2]."""
-    i, j = np.triu_indices(difference.size)
-    half = difference / 2
-    averages: NDArray[np.float64] = np.sort(half[i] + half[j])
-    return averages
-
-
 def _shift_interval(averages: NDArray[np.float64], n: int) -> tuple[float, float] | None:
     """Invert the signed-rank test: drop as many averages at each end as 2.5 % allows."""
     if n <= _EXACT_UP_TO:
-        cut = int(np.searchsorted(np.cumsum(_signed_rank_distribution(n)), 0.025, side="right"))
+        distribution = np.cumsum(_rank_sum_distribution(range(1, n + 1)))
+        cut = int(np.searchsorted(distribution, 0.025, side="right"))
     else:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         cut = math.floor(n * (n + 1) / 4 - 1.959963984540054 * deviation)
-    if cut < 1:
-        return None
-    return float(averages[cut - 1]), float(averages[-cut])
+    return (float(averages[cut - 1]), float(averages[-cut])) if cut >= 1 else None
 
 
-def _signed_rank_distribution(n: int) -> NDArray[np.float64]:
-    """P(T = t) for t = 0 .. n (n + 1) / 2, T the sum of the ranks whose fair coin shows heads."""
-    return rank_sum_distribution(range(1, n + 1))
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two models, ``a`` and ``b``, in one metric; differences are ``a - b``, p-values two-sided.
+
+    ``n`` counts the pairs with two finite values and ``dropped`` the others. ``mean_difference``
+    with its 95 % interval, ``paired_t``, ``d_z``, ``wilcoxon_p`` and ``shapiro_difference`` belong
+    to these pairs. ``mean_a``, ``sd_a``, ``shapiro_a`` belong to all ``n_a`` finite values of
+    ``a`` (likewise ``b``), and so do Welch's test and Cohen's d.
+
+    ``normal`` is true if the differences pass as normal, ``samples_normal`` if both samples do:
+    the paired t-test assumes the first, Welch's the second. Undefined numbers are ``None``, and a
+    difference too large for a float is infinite.
+    """
+
+    n: int
+    dropped: int
+    n_a: int
+    n_b: int
+    mean_a: float | None
+    mean_b: float | None
+    sd_a: float | None
+    sd_b: float | None
+    mean_difference: float | None
+    difference_ci95: tuple[float, float] | None
+    paired_t: float | None
+    paired_df: int | None
+    paired_p: float | None
+    welch_t: float | None = None
+    welch_df: float | None = None
+    welch_p: float | None = None
+    cohens_d: float | None = None
+    cohens_d_ci95: tuple[float, float] | None = None
+    d_z: float | None
+    wilcoxon_p: float | None
+    shapiro_a: float | None
+    shapiro_b: float | None
+    shapiro_difference: float | None
+    normal: bool
+    samples_normal: bool
+    preferred_test: PairedTest | None
+    preferred_p: float | None
+
+
+def compare(a: ArrayLike, b: ArrayLike) -> Comparison:
+    """Compare two models in one metric over the same trials.
+
+    With the differences ``dᵢ = aᵢ - bᵢ`` of the n pairs, their mean d̄ and standard deviation s:
+
+    * paired t-test: ``t = d̄ √n / s`` with n - 1 degrees of freedom; ``d_z = d̄ / s``.
+    * Welch's t-test: ``(ā - b̄) / √(s_a²/n_a + s_b²/n_b)``, as if the trials were not paired.
+    * Cohen's d: ``(ā - b̄) / s_pooled`` with its 95 % interval from the noncentral t distribution.
+      It takes the samples as independent, as published tables do. Paired trials that agree with
+      each other make the interval wider than it need be.
+    * Wilcoxon's signed-rank test, exact up to 50 pairs (with ties: up to 13).
+
+    ``preferred_test`` is the paired t-test if the differences pass the Shapiro-Wilk test with
+    p >= 0.05 (``normal``), and Wilcoxon's if they do not or could not be tested: fewer than 3
+    pairs, more than 5000, or all of them equal. Only the differences matter to this choice, as
+    neither test asks how ``a`` and ``b`` are distributed by themselves. Few trials can only show
+    gross departures, and below 6 pairs no signed-rank test reaches p < 0.05.
+
+    Without spread there is no t: if all differences are equal, ``paired_t`` and ``paired_p`` are
+    ``None`` and Wilcoxon answers; if all are 0, t is 0 and every p-value 1. Likewise Welch's test
+    and Cohen's d for two constant samples. Differences that only rounding separates are equal.
+
+    Args:
+        a: one number per trial [T].
+        b: the same trials under the other model [T].
+
+    Example:
+        >>> result = compare([5.1, 4.8, 6.0, 5.5, 5.9], [4.0, 4.1, 5.2, 4.2, 4.9])
+        >>> result.preferred_test, round(result.mean_difference, 2), round(result.paired_t, 3)
+        ('paired t', 0.98, 9.179)
+        >>> round(result.paired_p, 5), result.wilcoxon_p, round(result.welch_p, 3)
+        (0.00078, 0.0625, 0.018)
+        >>> round(result.cohens_d, 2), [round(end, 2) for end in result.cohens_d_ci95]
+        (1.87, [0.3, 3.36])
+    """
+    first, second = paired_vectors(a, b)
+    quarter = quarter_differences(first, second)
+    over_pairs = summarise(quarter)
+    n, interval = over_pairs.n, over_pairs.ci95
+    values_a, values_b = first[np.isfinite(first)], second[np.isfinite(second)]
+    all_a, all_b = summarise(values_a), summarise(values_b)
+    paired_t, paired_p = _paired_test(quarter)
+    wilcoxon_p = signed_rank_p(quarter, "two-sided") if n >= 2 else None
+    shapiro_difference = shapiro_p(quarter)
+    normal = is_normal(shapiro_difference)
+    shapiro_a, shapiro_b = shapiro_p(values_a), shapiro_p(values_b)
+    preferred_test: PairedTest = "paired t" if normal else "Wilcoxon"
+    return Comparison(
+        n=n,
+        dropped=first.size - n,
+        n_a=all_a.n,
+        n_b=all_b.n,
+        mean_a=_defined(all_a.mean),
+        mean_b=_defined(all_b.mean),
+        sd_a=_defined(all_a.std),
+        sd_b=_defined(all_b.std),
+        mean_difference=_defined(4 * over_pairs.mean),
+        difference_ci95=None if interval is None else (4 * interval[0], 4 * interval[1]),
+        paired_t=paired_t,
+        paired_df=n - 1 if n >= 2 else None,
+        paired_p=paired_p,
+        **_unpaired_tests(values_a, values_b),
+        d_z=None if paired_t is None else paired_t / math.sqrt(n),
+        wilcoxon_p=wilcoxon_p,
+        shapiro_a=shapiro_a,
+        shapiro_b=shapiro_b,
+        shapiro_difference=shapiro_difference,
+        normal=normal,
+        samples_normal=is_normal(shapiro_a) and is_normal(shapiro_b),
+        preferred_test=preferred_test if n >= 2 else None,
+        preferred_p=paired_p if normal else wilcoxon_p,
+    )
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _paired_test(differences: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    """Student's t and p-value of the differences, as far as they are defined."""
+    if differences.size < 2 or np.ptp(differences) > 0:
+        return t_test(differences, 0.0) if differences.size >= 2 else (None, None)
+    return (0.0, 1.0) if differences[0] == 0 else (None, None)
+
+
+def _unpaired_tests(first: NDArray[np.float64], second: NDArray[np.float64]) -> dict[str, Any]:
+    """Welch's test and Cohen's d of two finite samples, as fields of a :class:`Comparison`."""
+    # In units of the largest value, which has a finite square.
+    largest = max(np.max(np.abs(first), initial=0.0), np.max(np.abs(second), initial=0.0))
+    exponent = math.frexp(float(largest))[1]
+    a, b = summarise(np.ldexp(first, -exponent)), summarise(np.ldexp(second, -exponent))
+    if a.n < 2 or b.n < 2:
+        return {}
+    if max(a.std, b.std) < _NO_SPREAD:
+        return {"welch_t": 0.0, "welch_p": 1.0, "cohens_d": 0.0} if a.mean == b.mean else {}
+
+    moments = (a.mean, a.std, a.n, b.mean, b.std, b.n)
+    welch_t, welch_p = map(float, stats.ttest_ind_from_stats(*moments, equal_var=False))
+    # Student's t is Cohen's d but for the sizes of the samples.
+    student_t = float(stats.ttest_ind_from_stats(*moments)[0])
+    per_t = math.sqrt(1 / a.n + 1 / b.n)
+    low, high = noncentrality_interval(student_t, a.n + b.n - 2)
+    return {
+        "welch_t": welch_t,
+        "welch_df": _welch_df(a, b),
+        "welch_p": welch_p,
+        "cohens_d": student_t * per_t,
+        "cohens_d_ci95": (low * per_t, high * per_t),
+    }
+
+
+def _welch_df(a: Summary, b: Summary) -> float:
+    """Degrees of freedom of Welch and Satterthwaite, which scipy does not return."""
+    share = a.std**2 / a.n / (a.std**2 / a.n + b.std**2 / b.n)
+    return 1 / (share**2 / (a.n - 1) + (1 - share) ** 2 / (b.n - 1))
+
+
+def noncentrality_interval(t: float, df: float) -> tuple[float, float]:
+    """Solve ``P(T <= t; df, λ) = 0.975`` and ``0.025`` for the noncentralities λ.
+
+    With two groups of n₁ and n₂ values, ``λ √(1/n₁ + 1/n₂)`` are the ends of the 95 % interval of
+    Cohen's d (G. Cumming, S. Finch, A primer on the understanding, use, and calculation of
+    confidence intervals that are based on central and noncentral distributions, 2001).
+    """
+    if t < 0:
+        low, high = noncentrality_interval(-t, df)
+        return -high, -low
+    # P(T <= t; λ) = P(t s + z >= λ) with s = χ/√df and z normal. Each of s and z leaves its
+    # middle 97.5 % with 1.25 % on either side: both ends lie between these bounds.
+    s_low, s_high = (float(stats.chi.ppf(q, df)) / math.sqrt(df) for q in (0.0125, 0.9875))
+    z_high = float(stats.norm.ppf(0.9875))
+    low, high = (
+        optimize.brentq(
+            lambda noncentrality, probability: _noncentral_cdf(t, df, noncentrality) - probability,
+            t * s_low - z_high,
+            t * s_high + z_high,
+            args=(probability,),
+        )
+        for probability in (0.975, 0.025)
+    )
+    return float(low), float(high)
+
+
+def _noncentral_cdf(t: float, df: float, noncentrality: float) -> float:
+    """``P(T <= t) = ∫ φ(z) P(χ >= √df (λ - z) / t) dz``, for large t by the trapezoidal rule."""
+    if t <= _SERIES_UP_TO:
+        return float(stats.nct.cdf(t, df, noncentrality))
+    z = np.arange(-900, 901) / 100
+    weights = np.exp(-z * z / 2)
+    beyond = stats.chi.sf((noncentrality - z) / t * math.sqrt(df), df)
+    return float(weights @ beyond / weights.sum())
+
+
+class FamilyComparison(msgspec.Struct, frozen=True):
+    """Two models of a family with the p-values of each test, Holm-adjusted over the family.
+
+    ``result`` holds the unadjusted p-values. Where one of them is ``None``, the adjusted one is
+    too, and that comparison does not count towards the size of the family.
+    """
+
+    a: str
+    b: str
+    result: Comparison
+    holm_paired: float | None
+    holm_welch: float | None
+    holm_wilcoxon: float | None
+    holm_preferred: float | None
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Adjust p-values by Holm's method, in their original order.
+
+    With the m values in ascending order, the k-th (from 0) becomes the largest of
+    ``min(1, (m - j) pⱼ)``, j <= k. ``None`` and NaN stay ``None`` and do not count.
+
+    Reference:
+        S. Holm, A simple sequentially rejective multiple test procedure, 1979.
+
+    Example:
+        >>> holm([0.01, 0.04, None, 0.03])
+        [0.03, 0.06, None, 0.06]
+    """
+    defined = [(p, i) for i, p in enumerate(p_values) if p is not None and not math.isnan(p)]
+    for p, i in defined:
+        if not 0 <= p <= 1:
+            raise InputError(
+                f"p-value {p!r} at place {i} is outside 0 to 1; pass p-values, None where a test "
+                "was not defined"
+            )
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for k, (p, i) in enumerate(sorted(defined)):
+        largest = max(largest, min(1.0, (len(defined) - k) * float(p)))
+        adjusted[i] = largest
+    return adjusted
+
+
+def compare_family(
+    trials: Mapping[str, ArrayLike], pairs: Sequence[tuple[str, str]]
+) -> list[FamilyComparison]:
+    """Compare pairs of models, with p-values adjusted over all pairs.
+
+    Each test is adjusted by itself, over its p-values of the whole family; ``preferred`` over
+    those of the test that each pair prefers.
+
+    Args:
+        trials: one metric over the same trials [T] for each model.
+        pairs: which models to compare, each two of them once and in either order.
+
+    Example:
+        >>> trials = {"x": [1, 2, 3, 4], "y": [2, 3, 5, 7], "z": [1, 3, 2, 5]}
+        >>> for c in compare_family(trials, [("x", "y"), ("x", "z")]):
+        ...     print(c.a, c.b, round(c.result.paired_p, 3), round(c.holm_paired, 3))
+        x y 0.035 0.071
+        x z 0.638 0.638
+    """
+    _check_pairs(trials, pairs)
+    results = [compare(trials[a], trials[b]) for a, b in pairs]
+    tests = ("paired", "welch", "wilcoxon", "preferred")
+    adjusted = {
+        f"holm_{test}": holm([getattr(result, f"{test}_p") for result in results]) for test in tests
+    }
+    return [
+        FamilyComparison(a, b, results[i], **{name: p[i] for name, p in adjusted.items()})
+        for i, (a, b) in enumerate(pairs)
+    ]
+
+
+def _check_pairs(trials: Mapping[str, ArrayLike], pairs: Sequence[tuple[str, str]]) -> None:
+    """Refuse pairs that cannot be compared, and those that would count twice in the family."""
+    seen: set[frozenset[str]] = set()
+    for a, b in pairs:
+        for name in (a, b):
+            if name not in trials:
+                raise InputError(
+                    f"model {name!r} has no trials; pass pairs of {', '.join(map(repr, trials))}"
+                )
+        pair = frozenset((a, b))
+        if len(pair) == 1 or pair in seen:
+            fault = "is one model twice" if len(pair) == 1 else "is listed twice"
+            raise InputError(
+                f"pair ({a!r}, {b!r}) {fault}; pass each two models once, as every pair costs the "
+                "others power"
+            )
+        seen.add(pair)

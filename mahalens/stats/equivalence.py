@@ -1,26 +1,27 @@
-"""Do two models differ by less than a margin? A difference that is not seen does not show it."""
+"""Equivalence tests: a difference that was not detected is no evidence that there is none."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from mahalens.errors import InputError
-from mahalens.stats.pairs import (
+from mahalens.stats.comparisons import (
     Alternative,
-    Differences,
+    PairedTest,
     is_normal,
     paired_vectors,
+    quarter_differences,
+    shapiro_p,
     signed_rank_p,
     t_test,
 )
-from mahalens.stats.summary import Summary, summarize
-from mahalens.stats.two_models import PairedTest
+from mahalens.stats.summaries import summarise
 
 _LEVEL = 0.05
 
@@ -28,7 +29,7 @@ Verdict = Literal["equivalent", "different", "undecided"]
 
 
 class Equivalence(msgspec.Struct, frozen=True):
-    """Whether the mean difference ``a - b`` over paired trials lies within ``±margin``.
+    """Outcome of the test that the mean difference ``a - b`` lies within ``±margin``.
 
     ``t_lower`` and ``p_lower`` belong to the test that the difference lies above ``-margin``,
     ``t_upper`` and ``p_upper`` to the test that it lies below ``margin``; ``tost_p`` is the larger
@@ -38,7 +39,7 @@ class Equivalence(msgspec.Struct, frozen=True):
     ``preferred_p`` is one of the two, chosen as in :func:`mahalens.stats.compare`. ``p_beyond`` is
     the p-value of the opposite statement by the same test, that the difference is larger than
     ``margin`` on one side. ``verdict`` is "equivalent" if ``preferred_p < 0.05``, "different" if
-    ``p_beyond < 0.05``, and "undecided" else. What is not defined is ``None``.
+    ``p_beyond < 0.05``, otherwise "undecided". Undefined numbers are ``None``.
     """
 
     n: int
@@ -66,14 +67,13 @@ def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
 
     Two one-sided paired t-tests (TOST) of the differences ``d = a - b``, with mean d̄ and standard
     deviation s: ``t_lower = (d̄ + margin) √n / s`` and ``t_upper = (d̄ - margin) √n / s``. If all
-    differences are equal there is no t, and the signed-rank tests answer; five equal differences
-    within the margin are the fewest that can be called equivalent. The signed-rank tests speak of
-    the middle of the differences, not of their mean: one bad trial does not decide.
+    differences are equal, t is undefined and the signed-rank tests answer; five equal differences
+    within the margin are the fewest that can be called equivalent. The signed-rank tests are about
+    the middle of the differences, not about their mean: one bad trial does not decide.
 
     Args:
         a: one number per trial [T].
-        b: the same trials under the other model [T]. ``None``, NaN and infinite values mark
-            trials without a value.
+        b: the same trials under the other model [T].
         margin: the largest difference that does not matter, in the unit of the metric, above 0.
             Choose it before looking at the results.
 
@@ -89,105 +89,67 @@ def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
         >>> equivalent(a, b, margin=0.005).verdict
         'undecided'
     """
-    limit = _margin(margin)
+    limit = _checked_margin(margin)
     first, second = paired_vectors(a, b)
-    difference = Differences(first, second, at_least=limit)
-    over_pairs = summarize(difference.scaled)
-    result = Equivalence(
-        n=difference.n,
-        dropped=first.size - difference.n,
-        margin=limit,
-        mean_difference=difference.unscale(over_pairs.mean) if difference.n else None,
-    )
-    if difference.n < 2:
-        return result
+    values, edge = quarter_differences(first, second), limit / 4
+    over_pairs = summarise(values)
+    n, mean = over_pairs.n, over_pairs.mean
+    dropped = first.size - n
+    if n < 2:
+        return Equivalence(n, dropped, limit, mean_difference=4 * mean if n else None)
 
-    values, scaled_limit = difference.scaled, math.ldexp(limit, -difference.exponent)
-    shapiro_difference = difference.shapiro_p()
+    half_width = float(stats.t.ppf(0.95, n - 1)) * over_pairs.std / math.sqrt(n)
+    shapiro_difference = shapiro_p(values)
     normal = is_normal(shapiro_difference)
-    by_ranks = _tests(_rank_p, values, scaled_limit)
-    by_t = None if difference.constant else _tests(_t_p, values, scaled_limit)
-    preferred = by_t if by_t is not None and normal else by_ranks
-    low, high = _interval(over_pairs)
-    return msgspec.structs.replace(
-        result,
-        ci90=(difference.unscale(low), difference.unscale(high)),
-        df=difference.n - 1,
-        t_lower=None if by_t is None else _t(values, -scaled_limit),
-        t_upper=None if by_t is None else _t(values, scaled_limit),
-        p_lower=None if by_t is None else by_t.lower,
-        p_upper=None if by_t is None else by_t.upper,
-        tost_p=None if by_t is None else by_t.within,
-        wilcoxon_p=by_ranks.within,
+    t_statistics: dict[str, float | None] = {}
+    if over_pairs.std > 0:
+        lower, upper = t_test(values, -edge, "greater"), t_test(values, edge, "less")
+        t_statistics = {
+            "t_lower": lower[0] if math.isfinite(lower[0]) else None,
+            "t_upper": upper[0] if math.isfinite(upper[0]) else None,
+            "p_lower": lower[1],
+            "p_upper": upper[1],
+            "tost_p": max(lower[1], upper[1]),
+        }
+    preferred: PairedTest = "paired t" if normal else "Wilcoxon"
+    within, beyond = _p_within(values, edge, preferred), _p_beyond(values, edge, preferred)
+    verdict: Verdict = "different" if beyond < _LEVEL else "undecided"
+    return Equivalence(
+        n,
+        dropped,
+        limit,
+        mean_difference=4 * mean,
+        ci90=(4 * (mean - half_width), 4 * (mean + half_width)),
+        df=n - 1,
+        **t_statistics,
+        wilcoxon_p=_p_within(values, edge, "Wilcoxon"),
         shapiro_difference=shapiro_difference,
         normal=normal,
-        preferred_test="paired t" if normal else "Wilcoxon",
-        preferred_p=preferred.within,
-        p_beyond=preferred.beyond,
-        verdict=preferred.verdict,
+        preferred_test=preferred,
+        preferred_p=within,
+        p_beyond=beyond,
+        verdict="equivalent" if within < _LEVEL else verdict,
     )
 
 
-class _Tests(msgspec.Struct, frozen=True):
-    """One-sided p-values at both margins, and what follows from them."""
-
-    lower: float
-    upper: float
-    below: float
-    above: float
-
-    @property
-    def within(self) -> float:
-        return max(self.lower, self.upper)
-
-    @property
-    def beyond(self) -> float:
-        # Twice, because either of two sides would do.
-        return min(1.0, 2 * min(self.below, self.above))
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.within < _LEVEL:
-            return "equivalent"
-        return "different" if self.beyond < _LEVEL else "undecided"
-
-
-def _tests(
-    p: Callable[[NDArray[np.float64], float, Alternative], float],
-    values: NDArray[np.float64],
-    limit: float,
-) -> _Tests:
-    return _Tests(
-        lower=p(values, -limit, "greater"),
-        upper=p(values, limit, "less"),
-        below=p(values, -limit, "less"),
-        above=p(values, limit, "greater"),
-    )
-
-
-def _rank_p(values: NDArray[np.float64], centre: float, alternative: Alternative) -> float:
+def _p(
+    values: NDArray[np.float64], centre: float, alternative: Alternative, test: PairedTest
+) -> float:
+    if test == "paired t":
+        return t_test(values, centre, alternative)[1]
     return signed_rank_p(values - centre, alternative)
 
 
-def _t_p(values: NDArray[np.float64], centre: float, alternative: Alternative) -> float:
-    return t_test(values, centre, alternative)[1]
+def _p_within(values: NDArray[np.float64], edge: float, test: PairedTest) -> float:
+    return max(_p(values, -edge, "greater", test), _p(values, edge, "less", test))
 
 
-def _t(values: NDArray[np.float64], centre: float) -> float | None:
-    t, _ = t_test(values, centre)
-    return t if math.isfinite(t) else None
+def _p_beyond(values: NDArray[np.float64], edge: float, test: PairedTest) -> float:
+    # Twice the smaller one, because either side would do.
+    return min(1.0, 2 * min(_p(values, -edge, "less", test), _p(values, edge, "greater", test)))
 
 
-def _interval(over_pairs: Summary) -> tuple[float, float]:
-    """The 90 % interval of the mean, without width if all differences are equal."""
-    from scipy import stats  # takes a second to import
-
-    quantile = float(stats.t.ppf(0.95, over_pairs.n - 1))
-    half_width = quantile * over_pairs.std / math.sqrt(over_pairs.n)
-    return over_pairs.mean - half_width, over_pairs.mean + half_width
-
-
-def _margin(margin: float) -> float:
+def _checked_margin(margin: float) -> float:
     try:
         limit = float(margin)
     except (TypeError, ValueError):

@@ -24,7 +24,7 @@ from mahalens.stats import (
     paired_lower,
     proportion,
     spread_ratio,
-    summarize,
+    summarise,
 )
 
 Verdict = Literal["holds", "fails", "undecided", "not measured"]
@@ -155,7 +155,7 @@ class Ratio(msgspec.Struct, frozen=True):
         a, b = pair
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.where((a > 0) & (b > 0), np.log(a / b), np.nan)
-        summary = summarize(logs)
+        summary = summarise(logs)
         if not summary.n:
             return None
         ends = ""
@@ -194,7 +194,7 @@ class Difference(msgspec.Struct, frozen=True):
         pair = evidence.pair(self.metric, self.model, self.than)
         if pair is None:
             return None
-        summary = summarize(pair[0] - pair[1])
+        summary = summarise(pair[0] - pair[1])
         mean = _without_rounding(summary.mean, pair)
         why = (
             f"{_means(self.model, self.than, pair)}: difference {show(mean)}, "
@@ -337,7 +337,7 @@ class GainsMore(msgspec.Struct, frozen=True):
         if not shared.any():
             return None
         gain, other = gain[shared], other[shared]
-        summary = summarize(gain - other)
+        summary = summarise(gain - other)
         why = (
             f"{self.model} gains {show(float(gain.mean()))} on {self.base}, {self.than} "
             f"{show(float(other.mean()))} on {self.than_base}: difference {show(summary.mean)}, "
@@ -413,7 +413,7 @@ class Average(msgspec.Struct, frozen=True):
         unit = evidence.number(self.per) if self.per else 1.0
         if not unit > 0:
             return None
-        summary = summarize(values / unit)
+        summary = summarise(values / unit)
         of = f" of the {_FACTS.get(self.per, self.per)}" if self.per else ""
         why = (
             f"Mean {show(summary.mean)}{of}, {_interval(summary)}; "
@@ -447,7 +447,7 @@ class AboveChance(msgspec.Struct, frozen=True):
         band = evidence.facts.get(self.chance)
         if values is None or not isinstance(band, (list, tuple)):
             return None
-        summary = summarize(values)
+        summary = summarise(values)
         holds = _lies("above", max(self.bound, float(band[1])), summary)
         why = (
             f"Mean {show(summary.mean)}, {_interval(summary)}; random rotations of the true "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mahalens.stats import summarize
+from mahalens.stats import summarise
 from mahalens.studies.claims import is_finite
 
 
@@ -24,7 +24,7 @@ def summary_row(
 ) -> dict[str, Any]:
     """A row of ``summary.json``; ``best`` is the number of the best trial, if there is one."""
     given = np.asarray(values, dtype=np.float64)
-    summary = summarize(given)
+    summary = summarise(given)
     return {
         "group": dict(group),
         "model": model,
