@@ -6,7 +6,7 @@ import torch
 
 from mahalens.geometry import Gaussian
 from mahalens.init import kaiming_through_samples
-from mahalens.train import TrialStack
+from mahalens.train import Descent, MeanSquaredError, TrialStack
 from mahalens.train.compiled import why_not
 
 
@@ -30,13 +30,13 @@ def engine(request):
 @pytest.fixture
 def one_epoch_at_a_time(monkeypatch):
     """Every ``advance`` of SGD or Adam is one epoch."""
-    monkeypatch.setattr("mahalens.train.Descent.most_epochs", 1)
+    monkeypatch.setattr(Descent, "most_epochs", 1)
 
 
 @pytest.fixture
 def hundred_epochs_at_a_time(monkeypatch):
     """Small runs of SGD or Adam are not over after one ``advance``."""
-    monkeypatch.setattr("mahalens.train.Descent.most_epochs", 100)
+    monkeypatch.setattr(Descent, "most_epochs", 100)
 
 
 @pytest.fixture
@@ -85,6 +85,18 @@ def draw_start():
         draws = [kaiming_through_samples(x, units, generator) for _ in range(trials)]
         weight, bias = (torch.stack(parts) for parts in zip(*draws, strict=True))
         return TrialStack.from_tensors(chain, {"0.weight": weight, "0.bias": bias})
+
+    return draw
+
+
+@pytest.fixture
+def draw_setting(draw_problem, draw_start):
+    """The objective of a drawn problem, and starting points for it."""
+
+    def draw(chain, samples, trials, dtype=torch.float64, **options):
+        problem = draw_problem(chain.inputs, samples, dtype)
+        objective = MeanSquaredError(chain, problem.x, problem.y, **options)
+        return objective, draw_start(chain, problem.x, trials)
 
     return draw
 
@@ -161,5 +173,24 @@ def assert_same_end(assert_same):
         assert_same(a.final_loss, b.final_loss, "final loss")
         assert_same(a.curve[0], b.curve[0], "epochs of the curve")
         assert_same(a.curve[1], b.curve[1], "losses of the curve")
+
+    return check
+
+
+@pytest.fixture
+def assert_resumes(run, through_file, assert_same_end):
+    """A solver restored from any of its states, through a file, ends as one never stopped."""
+
+    def check(fresh, restarts=8):
+        solver, states = fresh(), []
+        while not solver.finished:
+            states.append(through_file(solver.state()))
+            solver.advance()
+        states.append(through_file(solver.state()))
+        for state in states[:: max(1, len(states) // restarts)] + states[-2:]:
+            again = fresh()
+            again.restore(state)
+            assert_same_end(run(again), solver)
+        assert len(states) > 5
 
     return check

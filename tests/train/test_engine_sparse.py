@@ -258,22 +258,17 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def many_ranges(monkeypatch):
-    monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.range_flops", 1)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 class TestReproducible:
     def everything(self, x, y, stack, chosen=None):
         index = torch.arange(len(stack)) if chosen is None else torch.tensor(chosen)
         engine = engine_of(CHAIN, x, y, True, block=16)
+        engine.range_flops = 1
         values = stack.values[index]
         assert len(engine._ranges) > 4
         yield engine.loss(values, index)
         yield from engine.loss_and_gradient(values, index)
 
-    @pytest.mark.usefixtures("many_ranges")
     def test_for_any_number_of_threads(self, dtype, threads):
         x = pixels(300, 130, 0.2, dtype)
         y, stack = targets(CHAIN, 300, dtype), start(CHAIN, 5, dtype)
@@ -284,7 +279,6 @@ class TestReproducible:
             for got, want in zip(self.everything(x, y, stack), wanted, strict=True):
                 assert torch.equal(got, want)
 
-    @pytest.mark.usefixtures("many_ranges")
     def test_for_any_choice_of_trials(self, dtype):
         x = pixels(300, 130, 0.2, dtype)
         y, stack = targets(CHAIN, 300, dtype), start(CHAIN, 5, dtype)
@@ -295,7 +289,7 @@ class TestReproducible:
 
     @pytest.mark.usefixtures("one_epoch_at_a_time")
     @pytest.mark.parametrize("optimiser", [SGD, Adam])
-    def test_resumed(self, dtype, optimiser, run, through_file, assert_same_end):
+    def test_resumed(self, dtype, optimiser, assert_resumes):
         x = pixels(300, 130, 0.2, dtype)
         y, stack = targets(CHAIN, 300, dtype)[0], start(CHAIN, 3, dtype)
 
@@ -304,25 +298,20 @@ class TestReproducible:
             assert objective.compiled.packed.lists is not None
             return optimiser(objective, stack, 12, lr=1e-2)
 
-        first = fresh()
-        for _ in range(5):
-            first.advance()
-        again = fresh()
-        again.restore(through_file(first.state()))
-        assert_same_end(run(again), run(fresh()))
+        assert_resumes(fresh, restarts=2)
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["in the library", "step by step"])
 @pytest.mark.parametrize("optimiser", [SGD, Adam])
-def test_training_ends_where_the_dense_one_does(optimiser, small, monkeypatch):
-    monkeypatch.setattr("mahalens.train.Descent.small_flops", 1e8 if small else 0)
+def test_training_ends_where_the_dense_one_does(optimiser, small):
     x, stack = pixels(300, 130, 0.2), start(CHAIN, 3, torch.float64)
     y = targets(CHAIN, 300, x.dtype, labels=False)[0]
     ends = []
     for most in (0.6, 0.0):
-        monkeypatch.setattr("mahalens.train.compiled.CompiledEngine.most_left", most)
         objective = MeanSquaredError(CHAIN, x, y, engine="compiled")
+        objective.compiled.most_left = most
         solver = optimiser(objective, stack, 60, lr=1e-2)
+        solver.small_flops = 1e8 if small else 0
         solve(solver)
         assert (objective.compiled.packed.lists is not None) == (most > 0)
         ends.append(solver)

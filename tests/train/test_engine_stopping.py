@@ -37,7 +37,7 @@ def way(request, monkeypatch):
         def refuse(*_):
             raise AssertionError("trained in the library")
 
-        monkeypatch.setattr("mahalens.train.Descent.small_flops", 0)
+        monkeypatch.setattr(SGD, "small_flops", 0)
         monkeypatch.setattr(CompiledEngine, "train", refuse)
     return WAYS[request.param]
 
@@ -160,22 +160,14 @@ def test_those_who_go_on_keep_their_own_samples(engine, batched, chain):
         torch.testing.assert_close(row, alone.stack.values[0], rtol=1e-10, atol=1e-12)
 
 
-def test_a_restored_run_ends_at_the_same_epochs(
-    make, way, through_file, assert_same_end, one_epoch_at_a_time
-):
-    """What is remembered of the losses so far goes through the file too."""
-    whole = solved(make(*way, **STOPPING["both"]))
-    first = make(*way, **STOPPING["both"])
-    for _ in range(10):
-        first.advance()
-    again = make(*way, **STOPPING["both"])
-    again.restore(through_file(first.state()))
-    assert again.epoch == 10
-    assert_same_end(solved(again), whole)
+@pytest.mark.usefixtures("one_epoch_at_a_time")
+def test_a_restored_run_ends_at_the_same_epochs(make, way, assert_resumes):
+    """The best loss so far and the epochs since go through the file too."""
+    assert_resumes(lambda: make(*way, **STOPPING["both"]))
 
 
 @pytest.mark.parametrize("rule", STOPPING)
-def test_where_the_work_is_cut_changes_nothing(make, way, rule, request, assert_same_end):
-    whole = solved(make(*way, **STOPPING[rule]))
-    request.getfixturevalue("one_epoch_at_a_time")
-    assert_same_end(solved(make(*way, **STOPPING[rule])), whole)
+def test_where_the_work_is_cut_changes_nothing(make, way, rule, assert_same_end):
+    whole, short = make(*way, **STOPPING[rule]), make(*way, **STOPPING[rule])
+    short.most_epochs = 1
+    assert_same_end(solved(short), solved(whole))

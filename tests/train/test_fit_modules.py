@@ -208,9 +208,9 @@ class TestNewtonOnModules:
         assert done.method == "l-bfgs"
 
 
-def changed(kind, change):
+def changed(change):
     """Three modules of which the last is changed."""
-    modules = make(kind)
+    modules = make(Residual)
     change(modules[2])
     return modules
 
@@ -237,55 +237,56 @@ class TestRefused:
         done = fit(make(build), x, y, epochs=3)
         assert bool(done.final_loss.isfinite().all())
 
-    def test_another_shape(self):
-        def widen(module):
-            module.inner[0] = nn.Linear(16, 6).double()
-
-        words = r"trial 2: 'inner.0.weight' has shape \(6, 16\), but trial 0 has \(5, 16\)"
-        with pytest.raises(InputError, match=words):
-            stack(changed(Residual, widen))
-
-    def test_another_class(self):
-        def swap(module):
-            module.inner[2] = nn.ReLU()
-
-        with pytest.raises(InputError, match="trial 2: is not built of the same layers as trial 0"):
-            stack(changed(Residual, swap))
-        with pytest.raises(InputError, match="trial 1: is not built of the same layers as trial 0"):
-            stack([ConvNet(), Residual()])
-
-    @pytest.mark.parametrize("name", ["offset", "frozen.weight"])
-    def test_another_constant(self, name):
-        def shift(module):
-            module.state_dict()[name][0] += 1
-
-        with pytest.raises(InputError, match=f"trial 2: the constant '{name}' differs"):
-            stack(changed(Residual, shift))
-
-    def test_other_trained_parameters(self):
-        with pytest.raises(InputError, match="trial 2: trains other parameters than trial 0"):
-            stack(changed(Residual, lambda module: module.head.requires_grad_(False)))
-
-    def test_another_dtype(self):
-        with pytest.raises(InputError, match=r"torch.float32 and torch.float64; make them equal"):
-            stack(changed(Residual, lambda module: module.float()))
-
-    def test_nothing_to_train(self):
-        with pytest.raises(InputError, match="Residual: has no trainable parameters to stack"):
-            stack([Residual().requires_grad_(False)])
-
-    def test_what_is_no_module(self):
-        with pytest.raises(InputError, match=r"trial 1: str is not an nn\.Module"):
-            stack([ConvNet(), "ConvNet"])
-        with pytest.raises(InputError, match="no modules to stack; give at least one"):
-            stack([])
-
-    def test_chains_of_other_layers_or_widths(self):
-        first = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
-        with pytest.raises(InputError, match="trial 1: a module of Linear, Tanh for the chain"):
-            stack([first, nn.Sequential(nn.Linear(3, 4), nn.Tanh())])
-        with pytest.raises(InputError, match=r"trial 1: parameter '0.weight' has shape \(5, 3\)"):
-            stack([first, nn.Sequential(nn.Linear(3, 5), nn.ReLU())])
+    @pytest.mark.parametrize(
+        ("message", "modules"),
+        [
+            (
+                r"trial 2: 'inner.0.weight' has shape \(6, 16\), but trial 0 has \(5, 16\)",
+                lambda: changed(lambda m: setattr(m.inner, "0", nn.Linear(16, 6).double())),
+            ),
+            (
+                "trial 2: is not built of the same layers as trial 0",
+                lambda: changed(lambda m: setattr(m.inner, "2", nn.ReLU())),
+            ),
+            (
+                "trial 1: is not built of the same layers as trial 0",
+                lambda: [ConvNet(), Residual()],
+            ),
+            (
+                "trial 2: the constant 'offset' differs",
+                lambda: changed(lambda m: m.offset[0].add_(1)),
+            ),
+            (
+                "trial 2: the constant 'frozen.weight' differs",
+                lambda: changed(lambda m: m.frozen.weight.data.add_(1)),
+            ),
+            (
+                "trial 2: trains other parameters than trial 0",
+                lambda: changed(lambda m: m.head.requires_grad_(False)),
+            ),
+            (
+                r"torch.float32 and torch.float64; make them equal",
+                lambda: changed(lambda m: m.float()),
+            ),
+            (
+                "Residual: has no trainable parameters to stack",
+                lambda: [Residual().requires_grad_(False)],
+            ),
+            (r"trial 1: str is not an nn\.Module", lambda: [ConvNet(), "ConvNet"]),
+            ("no modules to stack; give at least one", list),
+            (
+                "trial 1: a module of Linear, Tanh for the chain",
+                lambda: [nn.Sequential(nn.Linear(3, 4), f()) for f in (nn.ReLU, nn.Tanh)],
+            ),
+            (
+                r"trial 1: parameter '0.weight' has shape \(5, 3\)",
+                lambda: [nn.Sequential(nn.Linear(3, width)) for width in (4, 5)],
+            ),
+        ],
+    )
+    def test_modules_that_do_not_fit(self, message, modules):
+        with pytest.raises(InputError, match=message):
+            stack(modules())
 
     @pytest.mark.parametrize(
         "pair",

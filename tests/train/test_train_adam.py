@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from mahalens.errors import InputError
 from mahalens.nn import Chain, md_abs, md_relu, md_sigmoid
-from mahalens.train import Adam, MeanSquaredError, Status, TrialStack
+from mahalens.train import Adam, Descent, MeanSquaredError, Status, TrialStack
 
 MODELS = [md_abs, md_relu, md_sigmoid]
 DTYPES = [torch.float32, torch.float64]
@@ -84,37 +83,30 @@ class TestStepForStep:
         self, dtype, draw_problem, draw_start, check, monkeypatch
     ):
         """Of them the compiled engine gives the gradients only."""
-        monkeypatch.setattr("mahalens.train.Descent.small_flops", 0)
+        monkeypatch.setattr(Descent, "small_flops", 0)
         problem = draw_problem(DIM, SAMPLES, dtype)
         check(draw_start(md_abs(DIM), problem.x, 2), problem.x, problem.y, steps=60)
 
 
 @pytest.mark.parametrize("lost", [0, 1, TRIALS])
-def test_chunks_change_nothing(
-    engine, lost, draw_problem, draw_start, run, assert_same_end, monkeypatch
-):
+def test_chunks_change_nothing(engine, lost, draw_setting, run, assert_same_end):
     """Nor where some trials end on the way, or all of them."""
-    problem = draw_problem(DIM, SAMPLES)
-    chain = md_relu(DIM)
-    start = draw_start(chain, problem.x, TRIALS)
+    objective, start = draw_setting(md_relu(DIM), SAMPLES, TRIALS, engine=engine)
     start.values[:lost] = torch.inf
-    objective = MeanSquaredError(chain, problem.x, problem.y, engine=engine)
-    solver = Adam(objective, start, 230)
+    solver, short = Adam(objective, start, 230), Adam(objective, start, 230)
     solver.advance()
     assert solver.finished  # one chunk
-    monkeypatch.setattr("mahalens.train.Descent.chunk_flops", 1)
-    short = Adam(objective, start, 230)
+    short.chunk_flops = 1
     short.advance()
     assert short.epoch == 1
     assert_same_end(run(short), solver)
     assert short.epoch == solver.epoch
 
 
-def test_the_start_is_not_changed(engine, draw_problem, draw_start, run):
-    problem = draw_problem(DIM, SAMPLES)
-    start = draw_start(md_abs(DIM), problem.x, 2)
+def test_the_start_is_not_changed(engine, draw_setting, run):
+    objective, start = draw_setting(md_abs(DIM), SAMPLES, 2, engine=engine)
     before = start.values.clone()
-    run(Adam(MeanSquaredError(start.chain, problem.x, problem.y, engine=engine), start, 10))
+    run(Adam(objective, start, 10))
     assert torch.equal(start.values, before)
 
 
@@ -122,61 +114,34 @@ class TestResuming:
     @pytest.mark.parametrize("make", MODELS)
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_from_any_state_to_the_very_same_end(
-        self,
-        engine,
-        make,
-        dtype,
-        draw_problem,
-        draw_start,
-        run,
-        through_file,
-        assert_same_end,
-        monkeypatch,
+        self, engine, make, dtype, draw_setting, assert_resumes, monkeypatch
     ):
-        monkeypatch.setattr("mahalens.train.Descent.chunk_flops", 7 * 4 * SAMPLES * TRIALS * 12)
-        problem = draw_problem(DIM, SAMPLES, dtype)
-        chain = make(DIM)
-        start = draw_start(chain, problem.x, TRIALS)
+        monkeypatch.setattr(Descent, "most_epochs", 7)
+        _, start = draw_setting(make(DIM), SAMPLES, TRIALS, dtype)
         start.values[1] = torch.inf  # drops out on the way
 
         def fresh():
-            objective = MeanSquaredError(chain, problem.x, problem.y, engine=engine)
+            objective, _ = draw_setting(make(DIM), SAMPLES, TRIALS, dtype, engine=engine)
             return Adam(objective, start, 45)
 
-        solver, states = fresh(), []
-        while not solver.finished:
-            states.append(solver.state())
-            solver.advance()
-        states.append(solver.state())
-        assert len(states) > 5
-        for state in states:
-            again = fresh()
-            again.restore(through_file(state))
-            assert_same_end(run(again), solver)
+        assert_resumes(fresh)
 
     @pytest.mark.usefixtures("hundred_epochs_at_a_time")
-    def test_a_state_is_a_snapshot(self, engine, draw_problem, draw_start, assert_same):
-        problem = draw_problem(DIM, SAMPLES)
-        start = draw_start(md_abs(DIM), problem.x, 2)
-        objective = MeanSquaredError(start.chain, problem.x, problem.y, engine=engine)
-        solver = Adam(objective, start, 300)
+    def test_a_state_is_a_snapshot(self, engine, draw_setting, assert_same):
+        solver = Adam(*draw_setting(md_abs(DIM), SAMPLES, 2, engine=engine), 300)
         solver.advance()
         state = solver.state()
         before = {name: tensor.clone() for name, tensor in state.items()}
-        solver.advance()
-        for name, tensor in before.items():
-            assert_same(state[name], tensor, name)
-        solver.restore(state)
-        solver.advance()
-        for name, tensor in before.items():
-            assert_same(state[name], tensor, name)
+        for _ in range(2):
+            solver.advance()
+            for name, tensor in before.items():
+                assert_same(state[name], tensor, name)
+            solver.restore(state)
 
     @pytest.mark.usefixtures("hundred_epochs_at_a_time")
-    def test_seconds_and_curve_come_back(self, draw_problem, draw_start, through_file):
-        problem = draw_problem(DIM, SAMPLES)
-        start = draw_start(md_abs(DIM), problem.x, 2)
-        objective = MeanSquaredError(start.chain, problem.x, problem.y)
-        solver, again = Adam(objective, start, 300), Adam(objective, start, 300)
+    def test_seconds_and_curve_come_back(self, draw_setting, through_file):
+        setting = draw_setting(md_abs(DIM), SAMPLES, 2)
+        solver, again = Adam(*setting, 300), Adam(*setting, 300)
         solver.advance()
         solver.seconds = 12.25
         again.restore(through_file(solver.state()))
@@ -185,32 +150,12 @@ class TestResuming:
         assert torch.equal(again.curve[0], solver.curve[0])
         assert torch.equal(again.curve[1], solver.curve[1])
 
-    def test_another_run_s_state(self, draw_problem, draw_start):
-        problem = draw_problem(DIM, SAMPLES)
-        start = draw_start(md_abs(DIM), problem.x, 2)
-        objective = MeanSquaredError(start.chain, problem.x, problem.y)
-        solver = Adam(objective, start, 300)
-        fewer = Adam(objective, TrialStack(start.chain, start.values[:1]), 300)
-        with pytest.raises(
-            InputError, match=r"a saved state of shape \(1, 12\) and torch\.float64"
-        ):
-            solver.restore(fewer.state())
-        state = solver.state() | {"epoch": torch.tensor(301)}
-        with pytest.raises(InputError, match="a saved state of epoch 301 of only 300"):
-            solver.restore(state)
-        state = solver.state()
-        del state["rows.m"]
-        with pytest.raises(InputError, match="which is another solver's"):
-            solver.restore(state)
-
 
 class TestCurve:
     @pytest.fixture
-    def make(self, engine, draw_problem, draw_start):
-        problem = draw_problem(DIM, SAMPLES)
-        start = draw_start(md_abs(DIM), problem.x, 2)
-        objective = MeanSquaredError(start.chain, problem.x, problem.y, engine=engine)
-        return lambda epochs, **options: Adam(objective, start, epochs, **options)
+    def make(self, engine, draw_setting):
+        setting = draw_setting(md_abs(DIM), SAMPLES, 2, engine=engine)
+        return lambda epochs, **options: Adam(*setting, epochs, **options)
 
     @pytest.mark.parametrize("epochs", [1, 2, 10, 400])
     def test_from_the_first_to_the_last_epoch(self, epochs, make, run):
@@ -245,41 +190,3 @@ class TestCurve:
         done, of, words = solver.progress
         assert 0 < done < of == 250
         assert words == f"MSE {float(solver.curve[1][-1].median()):.3g}"
-
-
-class TestErrors:
-    @pytest.fixture
-    def arguments(self, draw_problem, draw_start):
-        problem = draw_problem(DIM, SAMPLES)
-        start = draw_start(md_abs(DIM), problem.x, 2)
-        return MeanSquaredError(start.chain, problem.x, problem.y), start
-
-    @pytest.mark.parametrize("lr", [float("nan"), float("inf"), 0.0, -1e-3])
-    def test_learning_rate(self, arguments, lr):
-        with pytest.raises(InputError, match=f"a learning rate of {lr}; give a positive number"):
-            Adam(*arguments, 10, lr=lr)
-
-    @pytest.mark.parametrize("betas", [(0.9, 1.0), (-0.1, 0.9), (float("nan"), 0.9)])
-    def test_betas(self, arguments, betas):
-        with pytest.raises(InputError, match=r"betas of \(.*\); give two numbers in \[0, 1\)"):
-            Adam(*arguments, 10, betas=betas)
-
-    @pytest.mark.parametrize("epochs", [0, -5])
-    def test_epochs(self, arguments, epochs):
-        with pytest.raises(InputError, match=f"{epochs} epochs; give at least 1"):
-            Adam(*arguments, epochs)
-
-    def test_no_trials(self, arguments):
-        objective, start = arguments
-        with pytest.raises(InputError, match="no trials; give at least 1"):
-            Adam(objective, TrialStack(start.chain, start.values[:0]), 10)
-
-    def test_trials_that_do_not_fit_the_objective(self, arguments):
-        objective, start = arguments
-        others = [
-            TrialStack(start.chain, start.values.float()),
-            TrialStack(Chain.parse("Linear(3), ReLU, Norm", inputs=DIM), start.values),
-        ]
-        for other in others:
-            with pytest.raises(InputError, match=r"trials of the chain .*; make them equal"):
-                Adam(objective, other, 10)

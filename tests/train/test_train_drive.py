@@ -11,7 +11,6 @@ from mahalens.train import (
     LBFGS,
     Adam,
     LevenbergMarquardt,
-    MeanSquaredError,
     Newton,
     Status,
     solve,
@@ -19,7 +18,7 @@ from mahalens.train import (
 
 
 class Counter:
-    """A solver that counts to a number, one a step, each taking a second of a given clock."""
+    """A solver that counts to a number, one a step, each taking a second of the clock."""
 
     def __init__(self, until, clock):
         self.until, self.clock, self.count, self.seconds = until, clock, 0, 0.0
@@ -54,65 +53,42 @@ def clock(monkeypatch):
 class TestCounter:
     def saved(self, clock, until=10, **options):
         states = []
-        solver = Counter(until, clock)
-        solve(solver, save=lambda state: states.append(int(state["count"])), **options)
+        solve(
+            Counter(until, clock), save=lambda state: states.append(int(state["count"])), **options
+        )
         return states
 
-    def test_saves_at_the_end(self, clock):
-        assert self.saved(clock, every=1000) == [10]
-
     def test_saves_every_so_many_seconds_and_at_the_end(self, clock):
+        assert self.saved(clock, every=1000) == [10]
         assert self.saved(clock, every=3) == [3, 6, 9, 10]
         assert self.saved(clock, every=0) == list(range(1, 11))
         assert self.saved(clock, until=50) == [20, 40, 50]
+        assert self.saved(clock, until=0) == []
 
-    def test_time_is_counted(self, clock):
-        solver = Counter(7, clock)
-        solver.seconds = 2.0  # from before it was resumed
-        solve(solver)
-        assert solver.seconds == 9.0
-
-    def test_time_for_saving_and_progress_is_not(self, clock):
+    def test_time_is_counted_but_not_for_saving_and_progress(self, clock):
         def slow(_):
             clock.now += 100
 
-        solver = Counter(3, clock)
+        solver = Counter(7, clock)
+        solver.seconds = 2.0  # from before it was resumed
         solve(solver, save=slow, every=0, on_progress=slow)
-        assert solver.seconds == 3.0
+        assert solver.seconds == 9.0
 
     def test_progress_after_every_step(self, clock):
         seen = []
         solve(Counter(4, clock), on_progress=lambda solver: seen.append(solver.progress[0]))
         assert seen == [1, 2, 3, 4]
 
-    def test_a_finished_solver_is_left_alone(self, clock):
-        assert self.saved(clock, until=0) == []
-
-    def test_stopping_saves_first(self, clock):
-        states = []
-        solver = Counter(10, clock)
+    def test_stopping_saves_first_unless_all_is_done(self, clock):
+        states, solver = [], Counter(10, clock)
+        options = {"save": lambda state: states.append(int(state["count"]))}
         with pytest.raises(Interrupted, match="stopped by the user"):
-            solve(
-                solver,
-                save=lambda state: states.append(int(state["count"])),
-                should_stop=lambda: solver.count == 4,
-            )
-        assert solver.count == 4
-        assert states == [4]
-
-    def test_stopping_without_saving(self, clock):
+            solve(solver, should_stop=lambda: solver.count == 4, **options)
+        assert (solver.count, states) == (4, [4])
+        solve(solver, should_stop=lambda: solver.count == 10, **options)
+        assert states == [4, 10]
         with pytest.raises(Interrupted):
             solve(Counter(10, clock), should_stop=lambda: True)
-
-    def test_what_is_finished_is_not_interrupted(self, clock):
-        solver = Counter(5, clock)
-        states = []
-        solve(
-            solver,
-            save=lambda state: states.append(int(state["count"])),
-            should_stop=lambda: solver.count == 5,
-        )
-        assert states == [5]
 
     def test_an_error_in_saving_is_not_swallowed(self, clock):
         def fail(_):
@@ -122,19 +98,20 @@ class TestCounter:
             solve(Counter(5, clock), save=fail)
 
 
-@pytest.fixture(params=["adam", "levenberg", "lbfgs", "newton"])
-def fresh(request, draw_problem, draw_start, hundred_epochs_at_a_time):
+SOLVERS = {
+    "adam": (Adam, 450),
+    "levenberg": (LevenbergMarquardt, 40),
+    "lbfgs": (LBFGS, 60),
+    "newton": (Newton, 40),
+}
+
+
+@pytest.fixture(params=SOLVERS)
+def fresh(request, draw_setting, hundred_epochs_at_a_time):
     """Makes the same solver anew, as a resumed process does."""
-    problem = draw_problem(3, 60)
-    chain = md_abs(3)
-    start = draw_start(chain, problem.x, 3)
-    objective = MeanSquaredError(chain, problem.x, problem.y)
-    return {
-        "adam": lambda: Adam(objective, start, 450),
-        "levenberg": lambda: LevenbergMarquardt(objective, start, 40),
-        "lbfgs": lambda: LBFGS(objective, start, 60),
-        "newton": lambda: Newton(objective, start, 40),
-    }[request.param]
+    setting = draw_setting(md_abs(3), 60, 3)
+    kind, steps = SOLVERS[request.param]
+    return lambda: kind(*setting, steps)
 
 
 class TestSolvers:

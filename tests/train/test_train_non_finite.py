@@ -114,14 +114,13 @@ def test_the_epoch_is_that_of_the_plain_loop(setting, objective, engine, run, pl
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_rates_that_throw_some_trials_out(
-    setting, objective, chunk, run, plain_loop, check_others, monkeypatch
-):
+def test_rates_that_throw_some_trials_out(setting, objective, chunk, run, plain_loop, check_others):
     """Steps too long by far make SGD leap further every time, until a square is too large."""
-    monkeypatch.setattr("mahalens.train.Descent.most_epochs", chunk)
     problem, start = setting
     rates = [1e-3, 3.0, 1e-3, 1e3]
-    solver = run(SGD(objective, start, EPOCHS, lr=rates))
+    solver = SGD(objective, start, EPOCHS, lr=rates)
+    solver.most_epochs = chunk
+    run(solver)
     check_like_the_loop(solver, start, problem.x, problem.y, plain_loop, torch.optim.SGD, rates)
     done, lost = Status.DONE, Status.NON_FINITE
     assert solver.statuses == [done, lost, done, lost]

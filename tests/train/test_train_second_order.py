@@ -319,31 +319,16 @@ class TestNonFinite:
 
 class TestResuming:
     @pytest.mark.parametrize("make", [md_abs, md_relu])
-    def test_from_any_step_to_the_very_same_end(
-        self, solver_class, make, whiten, run, through_file, assert_same_end
-    ):
+    def test_from_any_step_to_the_very_same_end(self, solver_class, make, whiten, assert_resumes):
         _, _, objective, start = whiten(make(2), samples=60, trials=5)
         start.values[1] = torch.nan
-        solver, states = solver_class(objective, start, 60), []
-        while not solver.finished:
-            states.append(solver.state())
-            solver.advance()
-        states.append(solver.state())
-        for state in states[:: max(1, len(states) // 8)] + states[-2:]:
-            again = solver_class(MeanSquaredError(start.chain, objective.x, objective.y), start, 60)
-            again.restore(through_file(state))
-            assert_same_end(run(again), solver)
+        assert_resumes(
+            lambda: solver_class(MeanSquaredError(start.chain, objective.x, objective.y), start, 60)
+        )
 
-    def test_through_a_saddle(self, draw_problem, run, plain_derivatives, assert_same_end):
+    def test_through_a_saddle(self, draw_problem, run, plain_derivatives, assert_resumes):
         objective, start, _ = TestKindsOfPoints().saddle(draw_problem, run, plain_derivatives, True)
-        solver, states = LevenbergMarquardt(objective, start, 100), []
-        while not solver.finished:
-            states.append(solver.state())
-            solver.advance()
-        for state in states:
-            again = LevenbergMarquardt(objective, start, 100)
-            again.restore(state)
-            assert_same_end(run(again), solver)
+        assert_resumes(lambda: LevenbergMarquardt(objective, start, 100), restarts=100)
 
     def test_another_solver_s_state(self, whiten):
         _, _, objective, start = whiten(md_abs(2), trials=2)
@@ -377,13 +362,6 @@ def test_memory_of_lbfgs(whiten, run):
         assert set(run(LBFGS(objective, start, 3000, memory=memory)).statuses) <= set(ENDS)
     with pytest.raises(InputError, match="a memory of 0 steps; give at least 1"):
         LBFGS(objective, start, 10, memory=0)
-
-
-@pytest.mark.parametrize("steps", [0, -1])
-def test_steps(solver_class, whiten, steps):
-    _, _, objective, start = whiten(md_abs(2), trials=1)
-    with pytest.raises(InputError, match=f"{steps} epochs; give at least 1"):
-        solver_class(objective, start, steps)
 
 
 def test_a_matrix_that_cannot_be_decomposed_does_not_end_the_run(whiten, run, monkeypatch):

@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
-from mahalens.errors import InputError
 from mahalens.nn import Chain
 from mahalens.train import TrialStack
 from mahalens.train.layers import parameter_count, parameter_shapes
@@ -108,81 +105,3 @@ class TestOwnership:
         assert len(list(stack)) == 2
         with pytest.raises(IndexError):
             stack[2]
-
-
-class TestErrors:
-    chain = Chain.parse("Linear(4), ReLU, Linear(3), Norm", inputs=2)
-
-    @pytest.mark.parametrize("shape", [(27,), (3, 26), (1, 3, 27)], ids=str)
-    def test_matrix_of_another_shape(self, shape):
-        with pytest.raises(
-            InputError,
-            match=r"parameters of shape \(.*\) for the chain Linear\(4\)"
-            r", ReLU, Linear\(3\), Norm; give \[T, 27\]",
-        ):
-            TrialStack(self.chain, torch.zeros(shape))
-
-    def test_nothing_to_stack(self):
-        with pytest.raises(InputError, match="no modules to stack; give at least one"):
-            TrialStack.from_modules(self.chain, [])
-
-    @settings(deadline=None, max_examples=20)
-    @given(st.integers(0, 3))
-    def test_a_module_of_another_shape_is_named(self, place):
-        modules = [self.chain.build() for _ in range(4)]
-        modules[place] = Chain.parse("Linear(4), ReLU, Linear(5), Norm", inputs=2).build()
-        message = (
-            rf"trial {place}: parameter '2\.weight' has shape \(5, 4\), but the chain Linear\(4\), "
-            r"ReLU, Linear\(3\), Norm wants \(3, 4\)"
-        )
-        with pytest.raises(InputError, match=message):
-            TrialStack.from_modules(self.chain, modules)
-
-    def test_a_missing_parameter_is_named(self):
-        other = Chain.parse("Linear(4), ReLU, Linear(3, bias=False), Norm", inputs=2).build()
-        with pytest.raises(InputError, match=r"trial 1: parameter '2\.bias' has shape None"):
-            TrialStack.from_modules(self.chain, [self.chain.build(), other])
-
-    def test_a_parameter_too_many_is_named(self):
-        """Dropping a bias would make another function of the module."""
-        chain = Chain.parse("Linear(4), ReLU, Linear(3, bias=False), Norm", inputs=2)
-        message = r"trial 0: parameter '2\.bias' has shape \(3,\), but .* wants None"
-        with pytest.raises(InputError, match=message):
-            TrialStack.from_modules(chain, [self.chain.build()])
-
-    @pytest.mark.parametrize("shape", [(5, 2, 4), (4, 2), (5, 4, 2, 1), None], ids=str)
-    def test_stacked_tensors_of_another_shape(self, shape):
-        """A transposed weight has the right number of values."""
-        tensors = TrialStack(self.chain, torch.zeros(5, 27)).tensors()
-        del tensors["0.weight"]
-        if shape is not None:
-            tensors["0.weight"] = torch.zeros(shape)
-        message = r"stacked parameter '0\.weight' has shape .* Norm wants \(T, 4, 2\)"
-        with pytest.raises(InputError, match=message):
-            TrialStack.from_tensors(self.chain, tensors)
-
-
-class TestForeignModules:
-    def test_other_layers_of_the_same_shapes(self):
-        chain = Chain.parse("Linear(4), Abs, Norm", inputs=4)
-        module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        with pytest.raises(InputError, match="trial 1: a module of Linear, ReLU for the chain"):
-            TrialStack.from_modules(chain, [chain.build(), module])
-
-    def test_other_absolute_units(self):
-        chain, other = (
-            Chain.parse(f"Linear(4), AbsReLU(absolute={marked})", inputs=4) for marked in (1, 2)
-        )
-        with pytest.raises(InputError, match=r"trial 1: a module of Linear\(4\), AbsReLU\(abs.*=2"):
-            TrialStack.from_modules(chain, [chain.build(), other.build()])
-
-    def test_other_slopes(self):
-        chain, other = (Chain.parse(f"Linear(4), LeakyReLU({s})", inputs=4) for s in (0.1, 0.2))
-        with pytest.raises(InputError, match=r"trial 1: a module of Linear\(4\), LeakyReLU\(0.2\)"):
-            TrialStack.from_modules(chain, [chain.build(), other.build()])
-
-    def test_mixed_dtypes(self):
-        chain = Chain.parse("Linear(4), Abs, Norm", inputs=4)
-        modules = [chain.build(dtype=torch.float32), chain.build(dtype=torch.float64)]
-        with pytest.raises(InputError, match=r"modules of torch\.float32 and torch\.float64"):
-            TrialStack.from_modules(chain, modules)

@@ -1,6 +1,4 @@
-"""What ``fit`` refuses: one line that names what was given and what to do."""
-
-import re
+"""Refusals of the room: one line that names the fault and what to do."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,8 @@ import torch
 from torch import nn
 
 from mahalens.errors import InputError
-from mahalens.nn import Chain, Norm
-from mahalens.train import Batches, CrossEntropy, MeanSquaredError, TrialStack, fit, stack
+from mahalens.nn import Chain, Norm, md_abs
+from mahalens.train import Adam, Batches, CrossEntropy, MeanSquaredError, TrialStack, fit, stack
 
 
 def modules(*layers):
@@ -52,6 +50,7 @@ def refused(message, *args, **options):
             {"solver": "newton", "batch_size": 5},
         ),
         (r"0 epochs; give at least 1", {"epochs": 0}),
+        (r"-5 epochs; give at least 1", {"epochs": -5}),
         (r"trial 1: a learning rate of nan; give a positive", {"lr": [0.1, float("nan"), 0.1]}),
         (r"trial 2: a learning rate of -0.5; give a positive", {"lr": [0.1, 0.1, -0.5]}),
         (r"trial 0: a learning rate of 0.0; give a positive", {"lr": torch.tensor([0.0, 1, 1])}),
@@ -62,6 +61,8 @@ def refused(message, *args, **options):
         (r"a momentum of 1.0; give a number in \[0, 1\)", {"solver": "sgd", "momentum": 1.0}),
         (r"a momentum of nan; give a number", {"solver": "sgd", "momentum": float("nan")}),
         (r"betas of \(0.9, 1\); give two numbers", {"betas": (0.9, 1)}),
+        (r"betas of \(-0.1, 0.9\); give two numbers", {"betas": (-0.1, 0.9)}),
+        (r"betas of \(nan, 0.9\); give two numbers", {"betas": (float("nan"), 0.9)}),
         (r"an eps of -1; give a small number", {"eps": -1}),
         (r"a batch size of 0; give at least 1", {"batch_size": 0}),
         (r"2 seeds for 3 trials; give one per trial", {"batch_size": 5, "seeds": [1, 2]}),
@@ -82,6 +83,8 @@ def test_options(message, options):
     [
         (r"x of shape \[20, 3\] for the chain Linear\(3\); give \[N, 4\], or \[T, N, 4\]", Y, Y),
         (r"x of shape \[80\] for the chain", X.flatten(), Y),
+        (r"x of shape \[\] for the chain", X.sum(), Y),
+        (r"x of shape \[2, 3, 20, 4\] for the chain", X.expand(2, 3, -1, -1), Y),
         (r"no samples; give at least 1$", X[:0], Y[:0]),
         (r"x holds nan at \[7, 2\]; remove it$", changed(X, torch.nan, 7, 2), Y),
         (r"y holds nan at \[3, 1\]; remove it$", X, changed(Y, torch.nan, 3, 1)),
@@ -137,16 +140,125 @@ def test_whole_numbers_of_any_kind_are_labels():
         assert torch.equal(CrossEntropy(start.model, X, LABELS.to(dtype)).loss(start), wanted)
 
 
-@pytest.mark.parametrize("block", [0, -3])
-def test_a_block_without_samples(block):
-    for kind, y in [(MeanSquaredError, Y), (CrossEntropy, LABELS)]:
-        with pytest.raises(InputError, match=f"a block of {block} samples; give at least 1"):
-            kind(Chain.parse("Linear(3)", inputs=4), X, y, block=block)
+CHAIN = Chain.parse("Linear(4), ReLU, Linear(3), Norm", inputs=2)
+NO_BIAS = Chain.parse("Linear(4), ReLU, Linear(3, bias=False), Norm", inputs=2)
+ABS = Chain.parse("Linear(4), Abs, Norm", inputs=4)
 
 
-def test_a_chain_without_parameters():
-    with pytest.raises(InputError, match=re.escape("the chain Abs has no parameters to train")):
-        MeanSquaredError(Chain.parse("Abs", inputs=4), X, X)
+def objective(y=Y, chain="Linear(3)", kind=MeanSquaredError, **options):
+    return kind(Chain.parse(chain, inputs=4), X, y, **options)
+
+
+def stacked(chain, *others):
+    """Stack a module of the chain with others, which may be other chains."""
+    others = [other.build() if isinstance(other, Chain) else other for other in others]
+    return TrialStack.from_modules(chain, [chain.build(), *others])
+
+
+def from_tensors(weight):
+    """Stack tensors with another first weight; a transposed one has the right number of values."""
+    tensors = TrialStack(CHAIN, torch.zeros(5, 27)).tensors()
+    del tensors["0.weight"]
+    return TrialStack.from_tensors(CHAIN, tensors | weight)
+
+
+def restored(trials=2, **changes):
+    """A solver of two trials, restored from the state of some, with changes."""
+    chain = md_abs(4)
+    start = TrialStack(chain, torch.ones(2, 20, dtype=X.dtype))
+    target = MeanSquaredError(chain, X, Y[:, 0])
+    state = Adam(target, TrialStack(chain, start.values[:trials]), 300).state() | changes
+    state = {name: tensor for name, tensor in state.items() if tensor is not None}
+    Adam(target, start, 300).restore(state)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        (r"a block of 0 samples; give at least 1", lambda: objective(block=0)),
+        (
+            r"a block of -3 samples; give at least 1",
+            lambda: objective(LABELS, kind=CrossEntropy, block=-3),
+        ),
+        (r"the chain Abs has no parameters to train", lambda: objective(X, "Abs")),
+        (
+            r"targets of shape \[19\] .* and one number",
+            lambda: objective(Y[:19, 0], "Linear(3), Norm"),
+        ),
+        (
+            r"targets of shape \[20, 1\] .*; give \[20\] or \[T, ",
+            lambda: objective(Y[:, :1], "Linear(3), Norm"),
+        ),
+        (r"targets of shape \[\] .*; give \[20\]", lambda: objective(Y.sum(), "Linear(3), Norm")),
+        (r"targets of shape \[2, 20, 1\]", lambda: objective(TWICE[..., :1], "Linear(3), Norm")),
+        (
+            r"trials of the chain .*ReLU.* for an objective of the chain .*; make them equal",
+            lambda: Adam(objective(), TrialStack(CHAIN, X.new_zeros(1, 27)), 1),
+        ),
+        (
+            r"parameters of shape \(27,\) for the chain Linear\(4\), .*; give \[T, 27\]$",
+            lambda: TrialStack(CHAIN, torch.zeros(27)),
+        ),
+        (r"parameters of shape \(3, 26\)", lambda: TrialStack(CHAIN, torch.zeros(3, 26))),
+        (r"parameters of shape \(1, 3, 27\)", lambda: TrialStack(CHAIN, torch.zeros(1, 3, 27))),
+        (r"no modules to stack; give at least", lambda: TrialStack.from_modules(CHAIN, [])),
+        (
+            r"trial 2: parameter '2\.weight' has shape \(5, 4\), but the chain .* wants \(3, 4\)$",
+            lambda: stacked(
+                CHAIN, CHAIN, Chain.parse("Linear(4), ReLU, Linear(5), Norm", inputs=2)
+            ),
+        ),
+        (r"trial 1: parameter '2\.bias' has shape None", lambda: stacked(CHAIN, NO_BIAS)),
+        (
+            r"trial 1: parameter '2\.bias' has shape \(3,\), but .* wants None",
+            lambda: stacked(NO_BIAS, CHAIN),
+        ),
+        (
+            r"stacked parameter '0\.weight' has shape None, but .* Norm wants \(T, 4, 2\)",
+            lambda: from_tensors({}),
+        ),
+        (
+            r"stacked parameter '0\.weight' has shape \(5, 2, 4\)",
+            lambda: from_tensors({"0.weight": torch.zeros(5, 2, 4)}),
+        ),
+        (
+            r"stacked parameter '0\.weight' has shape \(4, 2\)",
+            lambda: from_tensors({"0.weight": torch.zeros(4, 2)}),
+        ),
+        (
+            r"trial 1: a module of Linear, ReLU for the chain",
+            lambda: stacked(ABS, nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+        ),
+        (
+            r"trial 1: a module of Linear\(4\), AbsReLU\(absolute=2",
+            lambda: stacked(
+                *(Chain.parse(f"Linear(4), AbsReLU(absolute={n})", inputs=4) for n in (1, 2))
+            ),
+        ),
+        (
+            r"trial 1: a module of Linear\(4\), LeakyReLU\(0.2\)",
+            lambda: stacked(
+                *(Chain.parse(f"Linear(4), LeakyReLU({slope})", inputs=4) for slope in (0.1, 0.2))
+            ),
+        ),
+        (
+            r"modules of torch\.float32 and torch\.float64; make them equal",
+            lambda: stacked(ABS, ABS.build(dtype=torch.float64)),
+        ),
+        (r"a saved state of shape \(1, 20\) and torch\.float64", lambda: restored(trials=1)),
+        (
+            r"a saved state of epoch 301 of only 300",
+            lambda: restored(epoch=torch.tensor(301)),
+        ),
+        (
+            r"a saved state with .*, which is another solver's",
+            lambda: restored(**{"rows.m": None}),
+        ),
+    ],
+)
+def test_refusals(message, call):
+    with pytest.raises(InputError, match=f"^{message}"):
+        call()
 
 
 def test_batches_and_a_batch_size():
