@@ -227,12 +227,10 @@ class TestArrays:
     def test_are_taken_as_tensors_are(self, choice):
         x, y = data()
         heads = [DistanceHead(4, 3, **choice) for _ in range(2)]
-        for head, give in zip(
-            heads, (lambda t: t.float(), lambda t: t.double().numpy()), strict=True
-        ):
-            head.fit_prototypes(give(x) if head is heads[0] else x.float().numpy(), y.numpy())
-            head.calibrate(give(x), y.numpy().astype(np.uint8))
-            head.set_reject(give(x), 0.1)
+        for head, given in zip(heads, (x, x.double().numpy()), strict=True):
+            head.fit_prototypes(x if head is heads[0] else x.numpy(), y.numpy())
+            head.calibrate(given, y.numpy().astype(np.uint8))
+            head.set_reject(given, 0.1)
         one, other = (dict(head.state_dict()) for head in heads)
         for name in one:
             torch.testing.assert_close(one[name], other[name])
