@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mahalens import stats
 from mahalens.auditing.perturbation import GRID_LEVELS
+from mahalens.stats import summarise as summary_of
 from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.folder import LEVELS, PLOTS, SUMMARY, TRIALS, WEIGHTS, RunFolder
 from mahalens.studies.perturbation.claims import CLAIMS
@@ -139,7 +139,7 @@ def _plots(measured: list[Measured], data: str) -> dict[str, Tensor]:
 def _bands(values: Floats) -> Tensor:
     """Mean and ends of its 95 % interval at every level, from accuracies [T, L]."""
     found = []
-    for summary in (stats.summarise(values[:, place]) for place in range(values.shape[1])):
+    for summary in (summary_of(values[:, place]) for place in range(values.shape[1])):
         low, high = summary.ci95 or (math.nan, math.nan)
         found.append([summary.mean, low, high])
     return torch.tensor(found, dtype=torch.float64).T
