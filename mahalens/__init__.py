@@ -66,10 +66,10 @@ if TYPE_CHECKING:
         MeanSquaredError,
         Newton,
         TrialStack,
-        fit,
         solve,
-        stack,
     )
+    from mahalens.train.fit import fit
+    from mahalens.train.stack import stack
 
 _EXPORTS = {
     # geometry: a Gaussian as mean and factor; distances, whitening, eigenstructure
