@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 # in tests does not depend on the number of cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test setup lint types tests bench bench-quick clean
+.PHONY: demo test setup lint types tests fuzz bench bench-quick clean
 BENCHMARKS := trials scaling overheads ellipsoids representation audit building
 
 demo: $(READY)
@@ -38,6 +38,10 @@ types: $(READY)
 
 tests: $(READY)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n auto --doctest-modules mahalens tests
+
+# Some minutes per hundred: every command line and data file must end soon, without a traceback.
+fuzz: $(READY)
+	FUZZ_LINES=2000 FUZZ_FILES=900 $(TEST_ENV) $(BIN)/python -m pytest -q -s tests/fuzz
 
 bench: $(READY)
 	mkdir -p docs/benchmarks
