@@ -75,6 +75,18 @@ class TestRoundTrip:
         save_record(record, tmp_path / "new" / "audit.safetensors")
         assert same(load_audit(tmp_path / "new" / "audit.safetensors"), record)
 
+    def test_records_from_before_baselines_can_be_read(self, saved):
+        def earlier(plain):
+            del plain["baseline"]
+            for layer in plain["layers"]:
+                for name in ("interval", "p_chance", "p_baseline", "baseline_score"):
+                    del layer["verdict"][name]
+
+        rewrite(saved, earlier)
+        record = load_audit(saved)
+        assert record.baseline == "none"
+        assert record.layers[0].verdict.interval is None
+
     def test_the_comparison_sees_differences(self, record):
         mean = record.layers[0].units.mean.clone()
         mean[1] = torch.nextafter(mean[1], torch.tensor(9.0))
