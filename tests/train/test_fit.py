@@ -1,5 +1,7 @@
 """Training in one call: solvers, metrics, checkpoints, what is refused."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -277,6 +279,20 @@ class TestCheckpoint:
         kept.write_bytes(content[:cut])
         with pytest.raises(InputError, match=r"cannot be read as a checkpoint .*; give another"):
             fit(modules(), *data(), epochs=20, checkpoint=kept)
+
+    def test_with_a_flipped_byte(self, tmp_path):
+        kept = tmp_path / "state"
+        fit(modules(), *data(), epochs=20, checkpoint=kept)
+        content = bytearray(kept.read_bytes())
+        content[-3] ^= 1
+        kept.write_bytes(content)
+        with pytest.raises(InputError, match=r"state: is damaged .*; delete it to train from the"):
+            fit(modules(), *data(), epochs=20, checkpoint=kept)
+
+    def test_in_a_pipe(self, tmp_path):
+        os.mkfifo(tmp_path / "state")
+        with pytest.raises(InputError, match="is a pipe, not a file"):
+            fit(modules(), *data(), epochs=20, checkpoint=tmp_path / "state")
 
     def test_in_a_file_that_is_something_else(self, tmp_path):
         for kept in (tmp_path, tmp_path / "text"):
