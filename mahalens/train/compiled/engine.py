@@ -91,6 +91,10 @@ class Recipe(NamedTuple):
     patience: int = 0
     gain: float = 0.0
 
+    def at(self, rate: float, batch: int = 0) -> _Training:
+        """Return the same for the library, with a trial's learning rate."""
+        return _Training(lr=rate, **self._replace(batch=batch)._asdict())
+
 
 class CompiledEngine:
     """Loss and gradient of the trials of a chain, and whole epochs of their training.
@@ -215,7 +219,7 @@ class CompiledEngine:
 
         def work(row: int) -> None:
             self._update(
-                byref(_training(recipe, rates[row])),
+                byref(recipe.at(rates[row])),
                 c_longlong(step),
                 c_longlong(self.width),
                 c_void_p(gradient[row].data_ptr()),
@@ -248,8 +252,7 @@ class CompiledEngine:
 
         def work(row: int) -> None:
             order = None if orders is None else orders(which[row]).contiguous()
-            training = _training(recipe, rates[row])
-            training.batch = recipe.batch or self.samples
+            training = recipe.at(rates[row], batch=recipe.batch or self.samples)
             training.epoch, training.epochs = epoch, epochs
             training.order = None if order is None else order.data_ptr()
             outcomes[row] = self._train(
@@ -297,19 +300,6 @@ def _layers(chain: Chain) -> ctypes.Array[_Layer]:
         start, marked = offsets.get(place, 0), layer.absolute or 0
         layers.append(_Layer(kind, width, outputs, start, has_bias, marked, layer.slope))
     return (_Layer * len(layers))(*layers)
-
-
-def _training(recipe: Recipe, rate: float) -> _Training:
-    return _Training(
-        adam=recipe.adam,
-        patience=recipe.patience,
-        lr=rate,
-        momentum=recipe.momentum,
-        beta2=recipe.beta2,
-        eps=recipe.eps,
-        target=recipe.target,
-        gain=recipe.gain,
-    )
 
 
 def _check(outcome: int) -> None:
