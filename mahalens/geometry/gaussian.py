@@ -232,8 +232,8 @@ class Gaussian:
         if squared:
             return white.square().sum(dim=-1)
         unit = estimation.units(white, (-1,))  # or squares would overflow where distances do not
-        distance: Tensor = torch.linalg.vector_norm(white / unit, dim=-1) * unit.squeeze(-1)
-        return distance
+        length: Tensor = torch.linalg.vector_norm(white / unit, dim=-1)
+        return length * unit.squeeze(-1)
 
     def log_density(self, x: Tensor) -> Tensor:
         """Give log N(x; mean, Sigma) for each row of x [..., N, D]: [..., N].

@@ -156,11 +156,12 @@ class DistanceHead(nn.Module):
         """Return the distance of each sample to each class: [..., D] to [..., C].
 
         What float32 cannot square is measured in float64; a distance too large for the dtype of
-        the features is infinite. (:meth:`forward` leaves that out, as it is traced and compiled.)
+        the features is infinite. :meth:`forward` leaves that out, and so does this method where it
+        is compiled, exported or mapped, which cannot look at numbers.
         """
         features = tensor_of("features", features, self.prototypes)
         found = self._measure(features)
-        if found.dtype == torch.float64 or not found.numel():
+        if found.dtype == torch.float64 or not found.numel() or _traced():
             return found
         smallest, largest = torch.aminmax(found.detach())
         if float(smallest) > SMALLEST and math.isfinite(float(largest)):
@@ -307,3 +308,9 @@ class DistanceHead(nn.Module):
             return -distances
         half = distances.square() / 2
         return -half if self.logits == "squared" else -half - self.log_determinants / 2
+
+
+def _traced() -> bool:
+    """Whether tensors hold no numbers to look at now: in torch.compile, torch.export or vmap."""
+    inside = getattr(torch._C._functorch, "maybe_current_level", lambda: None)
+    return torch.compiler.is_compiling() or inside() is not None

@@ -511,6 +511,13 @@ class TestUnits:
         assert bool(found.distances.isfinite().all())
 
 
+def test_distances_can_be_mapped_over_heads():
+    head = DistanceHead(4, 3)
+    x = draw((5, 2, 4), 0, torch.float32)
+    mapped = torch.func.vmap(head.distances)(x)
+    torch.testing.assert_close(mapped, head.distances(x))
+
+
 def test_no_class_is_nearest_to_what_cannot_be_measured():
     head = DistanceHead(4, 3).fit_prototypes(*data())
     head.set_reject(data()[0].float(), 0.1)

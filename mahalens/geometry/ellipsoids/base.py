@@ -138,9 +138,10 @@ class Ellipsoids(Keeper, ABC):
     def _measured(self, x: Tensor, norm: Norm, *, squared: bool) -> Tensor:
         """Distances [N, K], or their squares: by products where these are good enough."""
         least = self._keep("least", self._least_values)
-        clear = torch.zeros(len(x), len(self), dtype=torch.bool, device=x.device)
-        values = x.new_zeros(len(x), len(self))
-        if least is not None:
+        if least is None:
+            values = x.new_zeros(len(x), len(self))
+            clear = torch.zeros_like(values, dtype=torch.bool)
+        else:
             values, errors = self._values(x, norm)
             with torch.no_grad():
                 tolerated = wanted_accuracy(x.dtype) * (2 if norm == "l2" else 1)
