@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mahalens.console import Display
 from mahalens.errors import InputError
 from mahalens.files import open_file, write_file
+from mahalens.geometry.checks import tensor_of, whole_tensor_of
 from mahalens.train.descent import SGD, Adam, Batches, Descent
 from mahalens.train.objective import OBJECTIVES
 from mahalens.train.second_order import Newton
@@ -50,7 +51,7 @@ def fit(
     Args:
         trials: stacked or plain modules, which are not changed.
         x: samples ``[N, D]``, or ``[T, N, D]`` where each trial has different ones (for modules
-            that are not chains pass ``own=True`` then).
+            that are not chains pass ``own=True`` then); a tensor or a NumPy array.
         y: labels ``[N]`` or targets ``[N, K]``, with a leading T as for x.
         epochs: epochs to train; for ``"newton"`` the most steps.
         loss: ``"mse"`` or ``"cross-entropy"``.
@@ -81,6 +82,9 @@ def fit(
     start = trials if isinstance(trials, TrialStack) else stack(trials)
     objective_type = _lookup("loss", loss, OBJECTIVES)
     solver_type = _lookup("solver", solver, _SOLVERS)
+    x = tensor_of("x", x, start.values)
+    labels = loss == "cross-entropy"
+    y = whole_tensor_of("y", y) if labels else tensor_of("y", y, start.values)
     objective = objective_type(start.model, x, y, engine=engine, own=own)
     if batch_size is not None:
         if solver_type is Newton:

@@ -312,3 +312,12 @@ class TestProgress:
     def test_is_off_by_default(self, capsys):
         fit(modules(), *data(), epochs=20)
         assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("task", list(LAYERS))
+def test_arrays_are_taken_as_tensors_are(task):
+    x, y = data(task)
+    options = {"loss": LAYERS[task][0], "epochs": 3}
+    wanted = fit(modules(task), x, y, **options)
+    found = fit(modules(task), x.numpy(), y.numpy(), **options)
+    assert torch.equal(found.stack.values, wanted.stack.values)
