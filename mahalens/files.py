@@ -29,13 +29,19 @@ def open_file(path: Path) -> BinaryIO:
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open() itself refuses a folder
-        kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-        raise InputError(f"{path}: is a {kind}, not a file; put a regular file in its place")
+        raise InputError(f"{path}: is {name_of(mode)}, not a file; put a regular file in its place")
     # Should a pipe take its place right now, opening it does not wait for a writer.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE))
 
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
+
+def name_of(mode: int) -> str:
+    """Name what there is at a path that is no file, by its mode."""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def is_folder(path: Path) -> bool:

@@ -148,8 +148,8 @@ def _read(
         raise InputError("the data has no samples; wanted at least one batch")
     check_image(image, tuple(first.first.shape[1:]))
     sites, unread = runner.survey(first)
-    skipped = skipped_parts(runner, unread)
-    sites = chosen_layers(_with_units(sites, unread), layers, skipped)
+    sites = _with_units(sites, unread)
+    sites = chosen_layers(sites, layers, skipped_parts(runner, unread))
     check_nodes(nodes, sites)
     classes.prepare(batches, first.labels is not None, request.progress)
     gatherers = {

@@ -15,7 +15,7 @@ from mahalens.init.layer_check import LayerCheck
 from mahalens.init.norms import fresh_norms, settled_norms
 from mahalens.init.prototypes import check_prototypes, prototype_layers
 
-_UNUSED = {"perturb": False, "examples": False, "labelled": False}
+_UNUSED = {"perturb": False, "examples": False, "labelled": False, "baseline": None}
 
 
 class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,9 +116,12 @@ def _check(model: nn.Module, data: Any, options: dict[str, Any]) -> InitCheck:
         if found and (others == [] or (others is None and not more)):
             return InitCheck(layers=tuple(found), samples=samples)
     record = audit(model, data, layers=others, **{**_UNUSED, **options})
-    read = [*(_checked(layer) for layer in record.layers), *found]
+    # The audit reads prototypes as well, a head's under the head's name or that of its distances.
+    prototypes = {name for layer in found for name in (layer.name, f"{layer.name}.distance")}
+    others_read = [layer for layer in record.layers if layer.name not in prototypes]
+    read = [*map(_checked, others_read), *found]
     # A PointSlope is read as the Linear that it is, though its points are no weight of one.
-    names = {layer.name for layer in read} | {f"{layer.name}.distance" for layer in found}
+    names = {layer.name for layer in read} | prototypes
     return InitCheck(
         layers=tuple(read),
         samples=record.data.samples,

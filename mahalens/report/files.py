@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mahalens.console import printable
 from mahalens.errors import RunFolderError
-from mahalens.files import read_file
+from mahalens.files import name_of, read_file
 
 T = TypeVar("T")
 
@@ -46,8 +46,9 @@ def is_record(path: Path) -> bool:
     if mode is None:
         return False
     if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise RunFolderError(f"{path}: is {what}, wanted a file; bring the file back from a copy")
+        raise RunFolderError(
+            f"{path}: is {name_of(mode)}, not a file; bring the file back from a copy"
+        )
     return True
 
 

@@ -352,7 +352,7 @@ class TestRefused:
             (["mlp.pt2", "--data", "digits", "--no-perturb"], "No such option"),
             (["my_cli_nets:huge", "--data", "digits"], "my_cli_nets:huge: failed, RuntimeError"),
             (["my_cli_nets:eager", "--data", "digits"], "you tried to allocate"),
-            (["my_cli_nets:hollow", "--data", "digits"], "has no units; build it with some"),
+            (["my_cli_nets:hollow", "--data", "digits"], "(convolution) has no units"),
             (
                 ["my_cli_nets:conv", "--weights", "complex.safetensors", "--data", "digits"],
                 "4.bias holds complex numbers and the network's are real",

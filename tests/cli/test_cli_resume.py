@@ -182,7 +182,7 @@ def test_stopped_politely(cli, slow_run, whole, tmp_path, no_report, solver, num
     assert running.returncode == 130
     assert out == ""
     *progress, last = said.splitlines()
-    assert all(re.match(r"(abs|relu)(-basin)?: ", line) for line in progress), said
+    assert all(re.match(r"(gaussian|abs|relu)(-basin)?: ", line) for line in progress), said
     assert last == f"mahalens: stopped; go on with: mahalens run --resume '{path}'"
     assert not (path / "summary.json").exists()
     assert not (path / ".lock").exists()

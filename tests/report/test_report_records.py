@@ -121,7 +121,7 @@ def test_a_damaged_record_is_named(make_run: MakeRun, name: str, damage: str) ->
     if damage == "folder":
         path.unlink()
         path.mkdir()
-        one_line(folder, str(path), "is a folder, wanted a file")
+        one_line(folder, str(path), "is a folder, not a file")
         return
     changed = {"cut": content[: len(content) - 7], "garbage": b"\xff\x00\xfe{", "empty": b""}
     path.write_bytes(changed[damage])
@@ -192,12 +192,11 @@ def test_a_record_that_may_not_be_read_is_named(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_run(trials=2)
-    read = Path.read_bytes
 
     def refuse(path: Path) -> bytes:
         if path.name == "trials.csv":
             raise PermissionError(13, "Permission denied")
-        return read(path)
+        return path.read_bytes()
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("mahalens.report.files.read_file", refuse)
     one_line(folder, "trials.csv", "cannot be read (Permission denied)")

@@ -89,6 +89,7 @@ def column(run, model, metric):
 
 def test_files(run):
     assert sorted(p.relative_to(run.path).as_posix() for p in run.path.rglob("*")) == [
+        "checksums.json",
         "config.json",
         "curves.csv",
         "gaussian.json",
@@ -110,6 +111,8 @@ def test_config(adam_run):
 
     config = dict(adam_run.config)
     assert config.pop("created")[10] == "T"
+    assert len(config.pop("checksum")) == 64
+    assert list(config.pop("inputs")) == ["gaussian.json"]
     assert config == {
         "study": "gaussian",
         "mahalens": mahalens.__version__,
