@@ -33,7 +33,8 @@ class Runner:
         if isinstance(model, torch.jit.ScriptModule):
             raise InputError(
                 "the model is TorchScript, whose inside cannot be watched; give the nn.Module it "
-                "was made from, or convert its file with mahalens.auditing.model_files.load_model"
+                "was made from, or convert its file with "
+                "mahalens.auditing.model_files.load_model(path, trust=True)"
             )
         if not isinstance(model, nn.Module):
             raise InputError(f"the model is a {type(model).__name__}, wanted an nn.Module")
