@@ -79,9 +79,8 @@ def audit(
     MODEL is package.module:factory with --weights, or with --trust a program of torch.export
     (.pt2) or a TorchScript file.
     """
-    for name in ("layers", "nodes", "shape", "image_size"):
-        if options[name] == ():
-            raise InputError(f"--{name.replace('_', '-')} is empty: give some, or leave it out")
+    if options["layers"] == ():
+        raise InputError("--layers is empty: give some, or leave it out")
     if options["batch_size"] < 1:
         raise InputError(f"--batch-size is {options['batch_size']}, wanted at least 1")
     from mahalens.report.audit_folder import require_free

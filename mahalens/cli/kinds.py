@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from mahalens.errors import InputError
+
 FOLDER = click.Path(path_type=Path)
 
 
@@ -30,6 +32,8 @@ class WholeNumbers(CommaSeparated):
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
         """Split the text and read the numbers."""
         parts = super().convert(value, param, ctx)
+        if not parts:
+            raise InputError(f"{param.opts[0]} is empty: give some, or leave it out")
         try:
             return tuple(int(part) for part in parts)
         except ValueError:

@@ -71,6 +71,13 @@ def test_options(fails, case):
 def test_models_of_nothing_but_spaces(fails):
     assert "--models is empty" in fails("run", "gaussian", "--models", " , ", "--out", "run")
     assert "--models is empty" in fails("run", "gaussian", "--models", "", "--out", "run")
+    for words in (
+        ("ellipsoids", "--clusters"),
+        ("ellipsoids", "--ranks"),
+        ("representation", "--nodes"),
+    ):
+        text = fails("run", words[0], words[1], ",", "--out", "run")
+        assert f"{words[1]} is empty: give some, or leave it out" in text
 
 
 @pytest.mark.parametrize(
