@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -245,6 +246,13 @@ class TestYardsticks:
         own = trial_samples(options(), "wine", 0)
         own = type(own)("made", x, y, x, y, 2, None)
         assert nearest(options(), own, 0).neighbours == 1
+
+    def test_a_part_held_out_may_be_one_sample(self):
+        whole = trial_samples(options(), "iris", 0)
+        few = torch.tensor([int((whole.y == label).nonzero()[0]) for label in (0, 1, 2, 2)])
+        own = dataclasses.replace(whole, x=whole.x[few, :1], y=whole.y[few])
+        own = dataclasses.replace(own, test_x=whole.test_x[:, :1])
+        assert nearest(options(), own, 0).predicted.shape == own.test_y.shape
 
     def test_boosting_gives_probabilities(self):
         found = measure(options(), Job("wine", "boosting", 0, 1))["boosting"]

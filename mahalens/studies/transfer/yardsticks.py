@@ -63,12 +63,11 @@ def nearest(config: TransferConfig, samples: Samples, trial: int) -> Judged:
     """The k nearest neighbours in Euclidean distance; k has the best accuracy on parts held out."""
     x, y = samples.x.numpy(), samples.y.numpy()
     folds = folds_of(samples.y, stream(config.seed, "folds", trial))
-    allowed = [k for k in NEIGHBOURS if k <= min(len(fold.fit) for fold in folds)]
+    # NumPy takes a tensor of one index for the index itself, and drops the axis.
+    parts = [(fold.fit.numpy(), fold.held.numpy()) for fold in folds]
+    allowed = [k for k in NEIGHBOURS if k <= min(len(fit) for fit, _ in parts)]
     right = {
-        k: sum(
-            float((_vote(k, x[fold.fit], y[fold.fit], x[fold.held]) == y[fold.held]).mean())
-            for fold in folds
-        )
+        k: sum(float((_vote(k, x[fit], y[fit], x[held]) == y[held]).mean()) for fit, held in parts)
         for k in allowed
     }
     k = max(allowed, key=lambda k: right[k])  # the first of equals
