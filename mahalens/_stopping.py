@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to the command line. Needs nothing else, as it comes before the rest.
+"""Stop the command line on Ctrl-C and SIGTERM. Imports no other module, as it is loaded first.
 
 From its first moment to its last a command ends with exit code 130 and one line. A signal raises
 ``KeyboardInterrupt`` wherever the command is; a library that turns that into an error of its own,
@@ -27,7 +27,7 @@ _stopped = False
 
 
 def stopped() -> bool:
-    """Whether the user has stopped the command, whatever came of it."""
+    """Return whether the user has stopped the command, even if a library hid the interrupt."""
     return _stopped
 
 

@@ -30,7 +30,7 @@ from mahalens.auditing.watch.forward import Runner
 from mahalens.auditing.whitening import output_whitening, read_whitening
 
 _UNMARKED = ("none", "softmax", "log_softmax")
-"""What may follow an output layer without telling z = 0 from other values."""
+"""Functions after an output layer that treat z = 0 like any other value."""
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 

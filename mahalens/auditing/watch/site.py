@@ -123,11 +123,6 @@ class Site:
         return output.ndim - 1 - (len(self.geometry["kernel"]) if self.convolution else 0)
 
     @property
-    def by_construction(self) -> bool:
-        """Whether no reading is needed to call its units distances."""
-        return self.distance
-
-    @property
     def placed(self) -> bool:
         """Whether each unit has a hyperplane: z = w·x + b enters its activation."""
         return self.between is None and not self.distance
