@@ -1,8 +1,12 @@
-# Two commands for a machine with nothing but Python (3.11 or newer) and make:
-#   make demo   sets up, runs the Gaussian study in 2-D as published, says where its report is
-#   make test   sets up, runs every check: lint, format, types, tests, benchmarks in their quick form
-# And for the figures in README.md and docs/performance.md, on an idle machine, about twenty minutes:
-#   make bench
+# Commands for a machine with nothing but Python (3.11 or newer) and make:
+#   make demo      sets up, runs the Gaussian study in 2-D as published, says where its report is
+#   make test      sets up, runs lint, types, the benchmarks in their quick form and the fast tests;
+#                  about five minutes on two idle cores
+#   make slow      the tests marked slow; CI runs them after make test
+#   make coverage  all tests with line and branch coverage, printed per room
+#   make fuzz      thousands of random command lines and data files, about half an hour
+#   make bench     the figures in README.md and docs/performance.md, on an idle machine, about twenty
+#                  minutes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,8 +14,9 @@ READY := $(VENV)/.ready
 # Several workers with one thread each are faster than one worker with several here, and rounding
 # in tests does not depend on the number of cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-.PHONY: demo test setup lint types tests fuzz bench bench-quick clean
+.PHONY: demo test setup lint types tests slow coverage fuzz bench bench-quick clean
 BENCHMARKS := trials scaling overheads ellipsoids representation audit building
 
 demo: $(READY)
@@ -37,29 +42,33 @@ types: $(READY)
 	$(BIN)/mypy
 
 tests: $(READY)
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n auto --doctest-modules mahalens tests
+	$(PYTEST) -m "not slow" --doctest-modules mahalens tests
+
+slow: $(READY)
+	$(PYTEST) -m slow tests
+
+# Settings, also for the processes that tests start, are in pyproject.toml.
+coverage: $(READY)
+	$(BIN)/coverage erase
+	$(TEST_ENV) $(BIN)/coverage run -m pytest -q -n auto --dist worksteal --doctest-modules mahalens tests
+	$(BIN)/coverage combine --quiet
+	$(BIN)/python tests/coverage_by_room.py
 
 # Some minutes per hundred: every command line and data file must end soon, without a traceback.
 fuzz: $(READY)
-	FUZZ_LINES=2000 FUZZ_FILES=900 $(TEST_ENV) $(BIN)/python -m pytest -q -s tests/fuzz
+	FUZZ_LINES=2000 FUZZ_FILES=900 $(TEST_ENV) $(BIN)/python -m pytest -q -s -m slow tests/fuzz
 
 bench: $(READY)
 	mkdir -p docs/benchmarks
-	$(BIN)/python benchmarks/trials.py --json docs/benchmarks/trials.json
-	$(BIN)/python benchmarks/scaling.py --json docs/benchmarks/scaling.json --figure docs/images/scaling.png
-	$(BIN)/python benchmarks/overheads.py --json docs/benchmarks/overheads.json
-	$(BIN)/python benchmarks/ellipsoids.py --json docs/benchmarks/ellipsoids.json
-	$(BIN)/python benchmarks/representation.py --json docs/benchmarks/representation.json
-	$(BIN)/python benchmarks/audit.py --json docs/benchmarks/audit.json
-	$(BIN)/python benchmarks/building.py --json docs/benchmarks/building.json
+	@for name in $(BENCHMARKS); do \
+		case $$name in scaling) figure="--figure docs/images/scaling.png";; *) figure="";; esac; \
+		$(BIN)/python benchmarks/$$name.py --json docs/benchmarks/$$name.json $$figure || exit 1; \
+	done
 	$(BIN)/python docs/benchmarks.py
 
+# In one process: loading torch and scikit-learn takes longer than any of them.
 bench-quick: $(READY)
-	@for name in $(BENCHMARKS); do \
-		echo "benchmarks/$$name.py --quick"; \
-		$(TEST_ENV) $(BIN)/python benchmarks/$$name.py --quick > .bench.log 2>&1 \
-			|| { cat .bench.log; rm -f .bench.log; exit 1; }; \
-	done; rm -f .bench.log
+	$(TEST_ENV) $(BIN)/python benchmarks/quick.py $(BENCHMARKS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* runs

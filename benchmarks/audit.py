@@ -24,27 +24,26 @@ from measure import Work, alternate, arguments, finish, peak_growth
 from torch import Tensor, nn
 
 import mahalens
-from mahalens.auditing.gather.input_rows import Covariance, rows_fed
+from mahalens.auditing.batches import DataBatches
+from mahalens.auditing.gather import Covariance, rows_fed
+from mahalens.auditing.pairs import read_pairs
 from mahalens.auditing.record import Settings
-from mahalens.auditing.repeats.pairs import read_pairs
-from mahalens.auditing.watch.batches import Batches
-from mahalens.auditing.watch.forward import Runner
-from mahalens.auditing.watch.trace import Use
-from mahalens.auditing.watch.untouched import untouched
+from mahalens.auditing.runner import Runner, untouched
+from mahalens.auditing.trace import Use
 
 BATCH = 512
 
 
 def mlp() -> tuple[nn.Module, tuple[int, ...]]:
-    """The network of source 003, twice as deep."""
+    """The network of Neural Networks Learn Distance Metrics, twice as deep."""
     layers = [nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)]
     return nn.Sequential(*layers), (784,)
 
 
-def wide() -> tuple[nn.Module, tuple[int, ...]]:
+def wide(width: int = 1024) -> tuple[nn.Module, tuple[int, ...]]:
     """Wide layers: products are most of the work."""
-    layers = [nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 1024), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(1024, 100)), (1024,)
+    layers = [nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 100)), (width,)
 
 
 def convnet() -> tuple[nn.Module, tuple[int, ...]]:
@@ -88,9 +87,9 @@ NETWORKS: dict[str, tuple[Callable[[], tuple[nn.Module, tuple[int, ...]]], int]]
 def case(name: str, quick: bool) -> dict[str, Any]:
     """Times of the audit and of its limit, and the memory it takes."""
     build, samples = NETWORKS[name]
-    samples = 600 if quick else samples
+    samples = 100 if quick else samples
     torch.manual_seed(0)
-    model, shape = build()
+    model, shape = wide(64) if quick and name == "wide" else build()
     model.eval()
     x, y = torch.randn(samples, *shape), torch.randint(0, 10, (samples,))
 
@@ -160,7 +159,7 @@ def products(model: nn.Module, x: Tensor) -> dict[str, Work]:
         rows.setdefault(use.name, []).append(fed.clone())
 
     with untouched(model):
-        for batch in Batches(x, BATCH):
+        for batch in DataBatches(x, BATCH):
             runner.run(batch, see)
     found: dict[str, Tensor] = {}
 

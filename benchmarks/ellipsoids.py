@@ -7,7 +7,7 @@ only float64); the figures are medians. The limit is the matrix product that giv
 of all points under all ellipsoids, alone, in blocks that fit in the cache or all at once, whichever
 is faster; for full ellipsoids it is the dense product, of which a triangular factor needs half.
 
-"full" cases: points and ellipsoids drawn as in source 002. "rank 16" cases: covariances with
+"full" cases: points and ellipsoids drawn as in Experiment 12. "rank 16" cases: covariances with
 eigenvalues 1/i and random axes, as images have them, and points of these ellipsoids; "error" is
 the median relative error of the distance against the full one.
 
@@ -25,19 +25,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import Work, alternate, arguments, finish
+from measure import Work, alternate, arguments, case, finish
 from scipy.spatial.distance import cdist
+from sides import BLOCKS
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 from torch.distributions.multivariate_normal import _batch_mahalanobis
 
 from mahalens.data import draw_ellipsoids
-from mahalens.data.ellipsoids import DrawnCovariances, draw_points
+from mahalens.data.draws import DrawnCovariances, draw_points
 from mahalens.geometry import FullEllipsoids, LowRankEllipsoids, ellipsoids, reconstruct
 from mahalens.geometry.ellipsoids import Ellipsoids, top_eigenpairs
-from mahalens.geometry.reconstruction import AdamSearch, Problem
+from mahalens.geometry.reconstruction import AdamSearch, SearchProblem
 
-BLOCKS = (None, 256, 512, 1024)
 PUBLISHED_STEPS = 10_000
 
 
@@ -68,20 +68,6 @@ def product(x: Tensor, rows: Tensor, block: int | None) -> Work:
 def limit_of(x: Tensor, rows: Tensor, rounds: int) -> float:
     sides = {str(block): product(x, rows, block) for block in BLOCKS}
     return min(alternate(sides, rounds).values())
-
-
-def case(
-    name: str, ours: float, baseline: float, limit: float | None, **more: Any
-) -> dict[str, Any]:
-    return {
-        "case": name,
-        "ours_s": ours,
-        "baseline_s": baseline,
-        "ratio": baseline / ours,
-        "limit_s": limit,
-        "of_limit": None if limit is None else ours / limit,
-        **more,
-    }
 
 
 def full_cases(quick: bool) -> list[dict[str, Any]]:
@@ -220,17 +206,16 @@ def axes_cases(quick: bool) -> list[dict[str, Any]]:
 def reconstruction_cases(quick: bool) -> list[dict[str, Any]]:
     dim, count, steps = (30, 50, 3) if quick else (784, 1024, 20)
     full = draw_ellipsoids(dim, count)
-    assert isinstance(full, FullEllipsoids)
     truth, start = (draw_points(dim, 1, 0, name, torch.float32) for name in ("truth", "start"))
     targets = full.distances(truth)
-    full._kept.clear()  # what a first call arranges is part of the time
+    full = draw_ellipsoids(dim, count)  # anew: what a first call arranges is part of the time
     began = time.perf_counter()
     found = reconstruct(full, targets, start=start, method="newton")
     ours = time.perf_counter() - began
     error = float((found.x - truth).norm())
     if not error < 1e-3:
         raise SystemExit(f"reconstruction: ended {error:.2g} from the point")
-    search = AdamSearch(Problem.of(full, targets), start, steps=10**9)
+    search = AdamSearch(SearchProblem.of(full, targets), start, steps=10**9)
     search.advance(2)
     began = time.perf_counter()
     search.advance(2 + steps)
@@ -251,7 +236,7 @@ def reconstruction_cases(quick: bool) -> list[dict[str, Any]]:
 
 
 def source_adam(inverses: Tensor, means: Tensor, targets: Tensor, start: Tensor) -> Any:
-    """Adam as source 002 describes it: full inverses, a gradient by hand, no autograd."""
+    """Adam as Experiment 12 describes it: full inverses, a gradient by hand, no autograd."""
     x, first, second = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     done, rate = 0, 1 / len(means)
 

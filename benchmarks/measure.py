@@ -22,12 +22,14 @@ Work = Callable[[], None]
 def alternate(sides: Mapping[str, Work], rounds: int) -> dict[str, float]:
     """Median seconds of each side over rounds in which they take turns; one round to warm up."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
+    gc.freeze()  # what is there already need not be looked through before every turn
     for _ in range(rounds + 1):
         for name, work in sides.items():
             gc.collect()
             began = time.perf_counter()
             work()
             taken[name].append(time.perf_counter() - began)
+    gc.unfreeze()
     return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
 
 
@@ -73,14 +75,33 @@ def machine() -> dict[str, Any]:
     return {"processor": model, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-def arguments(description: str, groups: Sequence[str] = ()) -> argparse.Namespace:
-    """The options every benchmark has; with groups of cases, one of them can be measured alone."""
+def case(
+    name: str, ours: float, baseline: float, limit: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """One row of a table: seconds of our side, of what it is compared with, and of the limit."""
+    return {
+        "case": name,
+        "ours_s": ours,
+        "baseline_s": baseline,
+        "ratio": baseline / ours,
+        "limit_s": limit,
+        "of_limit": None if limit is None else ours / limit,
+        **more,
+    }
+
+
+def arguments(description: str, groups: Sequence[str] = (), *files: str) -> argparse.Namespace:
+    """The options every benchmark has; with groups of cases, one of them can be measured alone.
+
+    ``files`` are the names of further options that take a file to write.
+    """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small and once, to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    for name in ("json", *files):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the {name} there")
     if groups:
-        told = "measure these cases only; others in FILE stay as they are"
-        parser.add_argument("--only", choices=groups, help=told)
+        text = "measure these cases only; others in FILE stay as they are"
+        parser.add_argument("--only", choices=groups, help=text)
     return parser.parse_args()
 
 

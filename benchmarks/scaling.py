@@ -9,19 +9,19 @@ fixed costs no longer count.
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measure import Work, alternate, finish
+from measure import Work, alternate, arguments, case, finish
 from sides import modules_of, ours, plain_loop
 
 from mahalens import md_abs
 
 FIXED = {"trials": 20, "dim": 10, "samples": 1_000}
+SMALL = {"trials": 2, "dim": 2, "samples": 100}
 RANGES = {
     "trials": [1, 2, 4, 8, 16, 32, 64, 128, 256],
     "dim": [2, 4, 8, 16, 32, 64, 128, 256, 512],
@@ -32,7 +32,7 @@ LABELS = {"trials": "trials T", "dim": "dimensions D", "samples": "samples N"}
 
 def point(name: str, value: int, quick: bool) -> dict[str, Any]:
     """Seconds per epoch with one size changed."""
-    size = {**FIXED, name: value}
+    size = {**(SMALL if quick else FIXED), name: value}
     chain = md_abs(size["dim"])
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(size["samples"], size["dim"], generator=generator)
@@ -49,15 +49,7 @@ def point(name: str, value: int, quick: bool) -> dict[str, Any]:
     fast, slow = ours(modules, x, y), plain_loop(modules, x, y)
     sides: dict[str, Work] = {"ours": lambda: fast(many), "loop": lambda: slow(few)}
     seconds = alternate(sides, 1 if quick else 5)
-    ours_s, baseline_s = seconds["ours"] / many, seconds["loop"] / few
-    return {
-        "case": f"{name}={value}",
-        "ours_s": ours_s,
-        "baseline_s": baseline_s,
-        "ratio": baseline_s / ours_s,
-        "limit_s": None,
-        "of_limit": None,
-    }
+    return case(f"{name}={value}", seconds["ours"] / many, seconds["loop"] / few)
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
@@ -84,15 +76,8 @@ def draw(cases: list[dict[str, Any]], path: Path) -> None:
         ):
             seconds = [case[key] for case in mine]
             power = exponent(sizes, seconds)
-            axis.plot(
-                sizes,
-                seconds,
-                color=colour,
-                marker=marker,
-                markersize=4,
-                lw=1.5,
-                label=f"{label}, ~ {LABELS[name][-1]}$^{{{power:.2f}}}$",
-            )
+            text = f"{label}, ~ {LABELS[name][-1]}$^{{{power:.2f}}}$"
+            axis.plot(sizes, seconds, f"{marker}-", color=colour, markersize=4, lw=1.5, label=text)
         axis.set(xscale="log", yscale="log", xlabel=LABELS[name])
         fixed = ", ".join(f"{LABELS[n][-1]} = {v:,}" for n, v in FIXED.items() if n != name)
         axis.set_title(fixed, fontsize=9, loc="left")
@@ -108,11 +93,7 @@ def draw(cases: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measure, print, fit, draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small and once, to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw them there")
-    options = parser.parse_args()
+    options = arguments(__doc__, (), "figure")
     ranges = {name: v[:3] if options.quick else v for name, v in RANGES.items()}
     cases = [point(name, value, options.quick) for name, sizes in ranges.items() for value in sizes]
     finish("scaling", cases, options)

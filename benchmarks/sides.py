@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from mahalens import SGD, Adam, Chain, CrossEntropy, MeanSquaredError, stack
 
 Epochs = Callable[[int], None]
 """Trains for so many more epochs."""
+BLOCKS = (None, 256, 512, 1024)
+"""Samples at a time in the products that are the limit."""
 
 ADAM = {"lr": 1e-3, "betas": (0.9, 0.99)}
 SGD_RATE = {"lr": 1e-3}
@@ -110,6 +113,15 @@ def products(modules: list[nn.Module], x: Tensor, y: Tensor, block: int | None =
                 grads.addmm_(output, rows)
 
     return epochs
+
+
+LIMITS = {f"products {block}": partial(products, block=block) for block in BLOCKS}
+"""The limit in blocks of several sizes, of which the fastest counts."""
+
+
+def limit_of(seconds: dict[str, float]) -> float:
+    """Return the shortest time of the sides that are limits."""
+    return min(seconds[name] for name in LIMITS)
 
 
 def modules_of(chain: Chain, trials: int) -> list[nn.Module]:

@@ -20,20 +20,19 @@ import time
 from typing import Any
 
 import torch
-from measure import Work, alternate, arguments, finish, peak_growth
-from sides import by_torch, modules_of, ours, plain_loop, products, vmapped
+from measure import Work, alternate, arguments, case, finish, peak_growth
+from sides import LIMITS, by_torch, limit_of, modules_of, ours, plain_loop, vmapped
 from torch import Tensor
 
 from mahalens import Chain, MeanSquaredError, Newton, TrialStack, md_abs, md_relu, md_sigmoid
-from mahalens.studies.gaussian.config import GaussianConfig
-from mahalens.studies.gaussian.problem import Problem
+from mahalens.data import draw_gaussian, stream
+from mahalens.init import kaiming_through_samples
 
 TRIALS = 20
 PUBLISHED_EPOCHS = 250_000
 TARGET = 1e-10
-SIDES = (ours, plain_loop, vmapped, by_torch)
+SIDES = {"ours": ours, "plain_loop": plain_loop, "vmapped": vmapped, "by_torch": by_torch, **LIMITS}
 SLOW = ("plain_loop", "vmapped", "by_torch")
-BLOCKS = (None, 256, 512, 1024)
 
 
 def data(samples: int, inputs: int, classes: int | None) -> tuple[Tensor, Tensor]:
@@ -70,9 +69,7 @@ def epoch_case(
     x, y = data(samples, inputs, classes)
     torch.manual_seed(0)
     started = [modules_of(chain, trials) for chain in chains]
-    sides = {make.__name__: [make(modules, x, y) for modules in started] for make in SIDES}
-    for block in BLOCKS:
-        sides[f"products {block}"] = [products(modules, x, y, block) for modules in started]
+    sides = {side: [make(modules, x, y) for modules in started] for side, make in SIDES.items()}
     flops = 4 * samples * trials * sum(len(m[0][0].weight) for m in started) * inputs
     # Each side trains for some tenths of a second between two looks at the clock.
     fast, slow = (
@@ -89,62 +86,56 @@ def epoch_case(
 
     taken = alternate({name: several(name) for name in sides}, 1 if quick else 7)
     seconds = {name: total / counts[name] for name, total in taken.items()}
-    limit = min(time for name, time in seconds.items() if name.startswith("products"))
     texts = [str(chain) for chain in chains]
     widest = max(layer.units or 0 for chain in chains for layer in chain.layers)
     small, large = ((texts, inputs, n, trials, classes) for n in (64, samples))
     # In the quick form one case shows that it works.
     peak = None if quick and name != "gaussian-2d" else peak_growth(training, small, large)
-    return {
-        "case": name,
-        "ours_s": seconds["ours"],
-        "baseline_s": seconds["plain_loop"],
-        "ratio": seconds["plain_loop"] / seconds["ours"],
-        "vmap_s": seconds["vmapped"],
-        "vmap_ratio": seconds["vmapped"] / seconds["ours"],
-        "torch_s": seconds["by_torch"],
-        "limit_s": limit,
-        "of_limit": seconds["ours"] / limit,
-        "peak_mb": peak,
-        "dense_mb": samples * trials * widest * 4 / 2**20,
-    }
+    return case(
+        name,
+        seconds["ours"],
+        seconds["plain_loop"],
+        limit_of(seconds),
+        vmap_s=seconds["vmapped"],
+        vmap_ratio=seconds["vmapped"] / seconds["ours"],
+        torch_s=seconds["by_torch"],
+        peak_mb=peak,
+        dense_mb=samples * trials * widest * 4 / 2**20,
+    )
+
+
+def gaussian_problem(dim: int, samples: int, trials: int) -> tuple[Tensor, Tensor, TrialStack]:
+    """Samples, their distances and starting points, as the Gaussian study draws them."""
+    gaussian = draw_gaussian(dim, stream(0, "gaussian", dim))
+    x = gaussian.sample(samples, stream(0, "train"))
+    draws = [kaiming_through_samples(x, 2 * dim, stream(0, "start", t)) for t in range(trials)]
+    weight, bias = (torch.stack(parts)[:, :dim] for parts in zip(*draws, strict=True))
+    start = TrialStack.from_tensors(md_abs(dim), {"0.weight": weight, "0.bias": bias})
+    return x, gaussian.mahalanobis(x), start
 
 
 def solution_case(quick: bool) -> dict[str, Any]:
     """Time until every trial is at the target, against the published epochs of the plain loop."""
     dim, samples, trials = (5, 500, 3) if quick else (100, 10_000, TRIALS)
-    config = GaussianConfig.with_defaults(dim=dim, samples=samples, trials=trials, solver="newton")
-    problem = Problem.from_config(config)
-    start = problem.start("abs")
+    x, y, start = gaussian_problem(dim, samples, trials)
     began = time.perf_counter()
-    solver = Newton(MeanSquaredError(start.chain, problem.x, problem.y), start, 2000)
+    solver = Newton(MeanSquaredError(start.chain, x, y), start, 2000)
     while not solver.finished:
         solver.advance()
         newest = solver.curve[1][-1]  # NaN where a trial has ended
         if bool((newest.isnan() | (newest <= TARGET)).all()):
             break
     taken = time.perf_counter() - began
-    errors = [(m(problem.x) - problem.y).square().mean().item() for m in modules(solver.stack)]
+    errors = [(module(x) - y).square().mean().item() for module in solver.stack]
     if not max(errors) <= TARGET:
         raise SystemExit(f"time to solution: a trial ended at an MSE of {max(errors):.2g}")
     epochs = 1 if quick else 50
-    loop = plain_loop([m.float() for m in modules(start)], problem.x.float(), problem.y.float())
+    loop = plain_loop([module.float() for module in start], x.float(), y.float())
     loop(1)
     began = time.perf_counter()
     loop(epochs)
     epoch = (time.perf_counter() - began) / epochs
-    return {
-        "case": "time to solution",
-        "ours_s": taken,
-        "baseline_s": epoch * PUBLISHED_EPOCHS,
-        "ratio": epoch * PUBLISHED_EPOCHS / taken,
-        "limit_s": None,
-        "of_limit": None,
-    }
-
-
-def modules(trials: TrialStack) -> list[torch.nn.Module]:
-    return [trials[i] for i in range(len(trials))]
+    return case("time to solution", taken, epoch * PUBLISHED_EPOCHS)
 
 
 def main() -> None:
@@ -152,13 +143,13 @@ def main() -> None:
     options = arguments(__doc__)
     quick = options.quick
     cases = []
-    for dim, samples in (
-        ((2, 1_000), (10, 1_000)) if quick else ((2, 1_000), (10, 1_000), (100, 10_000))
-    ):
+    sizes = ((2, 100),) if quick else ((2, 1_000), (10, 1_000), (100, 10_000))
+    for dim, samples in sizes:
         chains = [md_abs(dim), md_relu(dim), md_sigmoid(dim)]
-        cases.append(epoch_case(f"gaussian-{dim}d", chains, samples, TRIALS, None, quick))
+        trials = 3 if quick else TRIALS
+        cases.append(epoch_case(f"gaussian-{dim}d", chains, samples, trials, None, quick))
     network = Chain.parse("Linear(128), ReLU, Linear(10)", inputs=784)
-    rows = 1_000 if quick else 60_000
+    rows = 300 if quick else 60_000
     cases.append(epoch_case("mnist-mlp", [network], rows, 5, 10, quick))
     cases.append(solution_case(quick))
     finish("trials", cases, options)

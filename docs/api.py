@@ -35,7 +35,7 @@ ROOMS = {
 
 
 def page() -> str:
-    """The page as text."""
+    """Return the page as text."""
     import mahalens
 
     top = set(mahalens.__all__)
@@ -57,22 +57,23 @@ def page() -> str:
 
 
 def rows(module: ModuleType, top: set[str]) -> Iterator[str]:
-    """A row of the table for each public name of a room, by alphabet."""
+    """Yield a row of the table for each public name of a room, in alphabetical order."""
     for name in sorted(module.__all__, key=str.lower):
         value = getattr(module, name)
         star = " *" if name in top else ""
-        told = first_line(value.__doc__) if _is_made_of_code(value) else _members(value)
-        yield f"| `{name}{arguments(value)}`{star} | {told} |"
+        text = first_line(value.__doc__) if _is_made_of_code(value) else _members(value)
+        yield f"| `{name}{arguments(value)}`{star} | {text} |"
 
 
 def arguments(value: object) -> str:
-    """What a function or class takes, by name, with defaults; nothing for what nobody makes."""
+    """Return the arguments of a function or class with defaults; none for records nobody makes."""
     if not _is_made_of_code(value):
         return ""
     if isinstance(value, EnumMeta) or getattr(value, "_is_protocol", False):
         return ""
-    plain = [_plain(given) for given in inspect.signature(value).parameters.values()]
-    if inspect.isclass(value) and [own.name for own in plain] == ["args", "kwargs"]:
+    plain = [_plain(parameter) for parameter in inspect.signature(value).parameters.values()]
+    names = [parameter.name for parameter in plain]
+    if inspect.isclass(value) and names == ["args", "kwargs"]:
         return "()"  # a module without options
     if _is_record(value) and len(plain) > _FEW:
         return ""
@@ -84,25 +85,25 @@ def _is_made_of_code(value: object) -> bool:
 
 
 def _members(value: object) -> str:
-    """What is in a constant, by name."""
-    found = get_args(value) or value
-    return ", ".join(f"`{getattr(one, 'value', one)}`" for one in cast("Iterable[object]", found))
+    """List the members of a constant by name."""
+    members = cast("Iterable[object]", get_args(value) or value)
+    return ", ".join(f"`{getattr(member, 'value', member)}`" for member in members)
 
 
 def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Without its type; a default that has no short form says only that there is one."""
+    """Return a parameter without its type; a default without a short form becomes ``...``."""
     if parameter.default is not parameter.empty and "<" in repr(parameter.default):
         parameter = parameter.replace(default="...")
     return parameter.replace(annotation=parameter.empty)
 
 
 def _is_record(value: object) -> bool:
-    """Whether a class does nothing but hold what a function found."""
+    """Return whether a class only holds the result of a function."""
     return dataclasses.is_dataclass(value) or hasattr(value, "__struct_fields__")
 
 
 def first_line(docstring: str | None) -> str:
-    """The first line of a docstring, from reStructuredText to Markdown."""
+    """Return the first line of a docstring, from reStructuredText to Markdown."""
     line = inspect.cleandoc(docstring or "").partition("\n")[0]
     line = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", line).replace("``", "`")
     return line.replace("|", "\\|")

@@ -198,7 +198,7 @@ def axes(record: dict[str, Any]) -> str:
 
 
 def representation(record: dict[str, Any]) -> str:
-    """An epoch of the networks of source 003."""
+    """An epoch of the networks of the representation study."""
     rows = [
         [
             case["case"],

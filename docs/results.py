@@ -1,242 +1,174 @@
-"""Makes the tables of README.md and of docs/results from run folders.
+"""Makes the tables of README.md and of docs from run folders.
 
-    python docs/results.py [--readme | --draws | --claims | --models] RUN...
+    python docs/results.py [--metrics] [--tests] RUN...
+    python docs/results.py --readme | --draws | --claims RUN...
 
-Prints Markdown: for each run its command, versions, outcomes, figures beside the published ones
-and claims. With ``--readme``, one line per published figure, with a column per run. With
-``--draws``, one line per run: how MD_Abs fares on its draw of the Gaussian. With ``--claims``, one
-line per claim with the verdict of each run. With ``--models``, for studies that compare many models
-(ellipsoids): for each run its command, a line per model with a column per metric, and its claims.
-Nothing in those tables is typed by hand.
+Prints Markdown: for each run its command, versions, results by variant and claims; with
+``--metrics`` every metric with its spread, with ``--tests`` the tests between models. With
+``--readme`` one line per published figure and a column per run, with ``--draws`` one line per run
+(how MD_Abs fares on its draw of the Gaussian), with ``--claims`` the verdicts of all runs side by
+side. Nothing in those tables is typed by hand.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
-from mahalens.report.catalogue import (
-    in_order,
-    metric_view,
-    metrics_of,
-    model_label,
-    models_in_order,
+from mahalens.errors import RunFolderError
+from mahalens.report.numbers import number
+from mahalens.report.records import Row, RunRecords, load_runs
+from mahalens.report.run_tables import (
+    about,
+    all_endings,
+    claims_table,
+    comparison_tables,
+    metrics_tables,
+    outcomes_table,
+    results_tables,
 )
-from mahalens.report.numbers import interval, is_number, number, with_interval
-from mahalens.report.records import RunRecords, load_run
-from mahalens.report.tables import statuses_line
+from mahalens.report.tables import Cell, Column, Table
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+")
+    parser.add_argument("--metrics", action="store_true", help="also every metric")
+    parser.add_argument("--tests", action="store_true", help="also the tests between models")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--readme", dest="form", action="store_const", const=readme_table)
-    form.add_argument("--draws", dest="form", action="store_const", const=draws_table)
-    form.add_argument("--claims", dest="form", action="store_const", const=claims_table)
-    form.add_argument("--models", dest="form", action="store_const", const=models_page)
-    parser.set_defaults(form=results_page)
-    arguments = parser.parse_args()
-    lines = arguments.form([load_run(folder) for folder in arguments.runs])
+    for name, make in (("readme", readme), ("draws", draws), ("claims", claims)):
+        form.add_argument(f"--{name}", dest="make", action="store_const", const=make)
+    options = parser.parse_args()
+    try:
+        runs = load_runs(map(Path, options.runs))
+    except RunFolderError as error:
+        parser.error(str(error))
+    if options.make is not None:
+        print_lines([options.make(runs).markdown()])
+        return
+    for records in runs.values():
+        print_lines(page(records, metrics=options.metrics, tests=options.tests))
+
+
+def print_lines(lines: list[str]) -> None:
+    """Write Markdown to the terminal."""
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def title(run: RunRecords) -> str:
-    """Dimension, solver and seed of a run."""
-    options = run.config["options"]
-    return f"{options['dim']}-D, {options['solver'].capitalize()}, seed {options['seed']}"
-
-
-def readme_table(runs: list[RunRecords]) -> list[str]:
-    """One line per published figure: ours, theirs, and what explains the difference."""
-    known = metrics_of("gaussian")
-    head = [f"{run.config['options']['dim']}-D" for run in runs]
-    lines = [
-        "| | model | " + " | ".join(f"{d} here | published | differs by" for d in head) + " |",
-        "|---|---|" + "---:|---:|---|" * len(runs),
-    ]
-    order = [
-        (metric, model) for metric in known for model in ("abs", "relu", "sigmoid", "ground-truth")
-    ]
-    for metric, model in order:
-        rows = [run.row(model, metric) for run in runs]
-        if not any(row and is_number(row["published"]) for row in rows):
-            continue
-        cells = []
-        for run, row in zip(runs, rows, strict=True):
-            cells += [with_interval(row["mean"], row["ci95"]), number(row["published"])]
-            cells.append(_difference(run, row))
-        label = metric_view(known, metric).label
-        lines.append(f"| {label} | {model_label(model)} | " + " | ".join(cells) + " |")
-    for model in ("abs", "relu"):
-        cells = []
-        for run in runs:
-            basins = run.outcomes[model]["basins"]
-            text = ", ".join(f"{count} {basin}" for basin, count in sorted(basins.items()))
-            cells += [text, "–", ""]
-        lines.append(f"| Trials lie at | {model_label(model)} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _difference(run: RunRecords, row: dict[str, Any]) -> str:
-    """Letters for what may explain a difference from the published mean.
-
-    Nothing if the published mean lies in our 95 % interval. D: the draw of the Gaussian is another,
-    which is always so. Measured in our run: L, trials at a local minimum; N, trials that have not
-    arrived although the converging solver leads from them to the perfect fit.
-    """
-    low, high = row["ci95"] or (row["mean"], row["mean"])
-    if low <= row["published"] <= high:
-        return "–"
-    letters = "D"
-    if run.outcomes[row["model"]].get("basins", {}).get("local minimum"):
-        letters += "L"
-    losses = run.trials.of(row["model"], "train_mse").values()
-    basins = run.outcomes[row["model"]].get("basins", {})
-    arrived = sum(loss < 1e-3 * run.summary["facts"]["target_variance"] for loss in losses)
-    if arrived < basins.get("zero residual", 0):
-        letters += "N"
-    return letters
-
-
-def draws_table(runs: list[RunRecords]) -> list[str]:
-    """How MD_Abs fares on each draw, ordered by condition number."""
-    lines = [
-        "| seed | condition number of Σ | training MSE, mean | min to max | sphericity norm | "
-        "trials lie at |",
-        "|---:|---:|---:|---:|---:|---|",
-    ]
-    for run in sorted(runs, key=lambda run: float(run.summary["facts"]["condition_number"])):
-        loss, shape = run.row("abs", "train_mse"), run.row("abs", "sphericity")
-        cells = [
-            number(run.config["seed"]),
-            number(run.summary["facts"]["condition_number"]),
-            with_interval(loss["mean"], loss["ci95"]),
-            f"{number(loss['min'])} to {number(loss['max'])}",
-            with_interval(shape["mean"], shape["ci95"]),
-            ", ".join(f"{n} {basin}" for basin, n in run.outcomes["abs"]["basins"].items()),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def claims_table(runs: list[RunRecords]) -> list[str]:
-    """The verdict on each claim in each run."""
-    head = [f"{run.config['options']['dim']}-D {run.config['options']['solver']}" for run in runs]
-    lines = [f"| claim | {' | '.join(head)} |", "|---|" + "---|" * len(runs)]
-    verdicts = [{c["id"]: _word(c) for c in run.summary["claims"]} for run in runs]
-    for claim in runs[0].summary["claims"]:
-        cells = [verdict[claim["id"]] for verdict in verdicts]
-        lines.append(f"| {claim['statement']} | {' | '.join(cells)} |")
-    return lines
-
-
-def models_page(runs: list[RunRecords]) -> list[str]:
-    """For each run a line per model, mean and interval of every metric, and the claims."""
-    lines: list[str] = []
-    for run in runs:
-        known = metrics_of(run.study)
-        config = run.config
-        names = in_order((row["metric"] for row in run.summary["rows"]), known)
-        names = [n for n in names if n != "steps" or config["options"].get("solver") == "newton"]
-        scaled = "; ".join(config["scaled"])
-        heads = [metric_view(known, name).label_with_unit for name in names]
-        lines += [
-            f"    {config['command']}",
-            "",
-            f"mahalens {config['mahalens']}, torch {config['torch']}, threads: "
-            f"{config['threads']}. Protocol: {config['protocol']}"
-            f"{f' ({scaled})' if scaled else ''}. "
-            f"{config['options']['trials']} trials, seed {config['seed']}.",
-            "",
-            f"| model | {' | '.join(heads)} |",
-            "|---|" + "---:|" * len(heads),
-        ]
-        for model in models_in_order(row["model"] for row in run.summary["rows"]):
-            cells = []
-            for name in names:
-                row = run.row(model, name)
-                told = with_interval(row["mean"], row["ci95"])
-                if is_number(row["published"]):
-                    told += f" (published {number(row['published'])})"
-                cells.append(told)
-            lines.append(f"| {model_label(model)} | {' | '.join(cells)} |")
-        lines += ["", "| claim | published | verdict | why |", "|---|---|---|---|"]
-        for claim in run.summary["claims"]:
-            told = claim["published"] or "–"
-            lines.append(f"| {claim['statement']} | {told} | {_word(claim)} | {claim['why']} |")
-        lines.append("")
-    return lines[:-1]
-
-
-def _word(claim: dict[str, Any]) -> str:
-    return "–" if claim["verdict"] == "not measured" else str(claim["verdict"])
-
-
-def results_page(runs: list[RunRecords]) -> list[str]:
-    """Everything about each run."""
-    lines: list[str] = []
-    for run in runs:
-        lines += [f"## {title(run)}", "", *_about(run), "", *_outcomes(run), ""]
-        lines += [*_figures(run), "", *_claims(run), ""]
-    return lines[:-1]
-
-
-def _about(run: RunRecords) -> list[str]:
-    config, facts = run.config, run.summary["facts"]
-    scaled = "; ".join(config["scaled"])
-    return [
-        f"    {config['command']}",
+def page(records: RunRecords, *, metrics: bool = False, tests: bool = False) -> list[str]:
+    """Return everything that a document shows of one run."""
+    config = records.config
+    lines = ["```sh", config.command, "```", ""]
+    lines += [
+        f"mahalens {config.mahalens}, torch {config.torch}, threads: {config.threads}, engine: "
+        f"{config.engine}, seed {config.seed}. {about(records)} {all_endings(records)}",
         "",
-        f"mahalens {config['mahalens']}, torch {config['torch']}, threads: {config['threads']}, "
-        f"engine: {config.get('engine', 'torch')}, "
-        f"{config['options']['dtype']}. Protocol: {config['protocol']}"
-        + (f" ({scaled})" if scaled else "")
-        + f". Condition number of this draw of Σ: {number(facts['condition_number'])}; variance of "
-        f"the targets {number(facts['target_variance'])}; random rotations of the true whitening "
-        f"score a row cosine of {interval(facts['row_cosine_chance'])}.",
     ]
-
-
-def _outcomes(run: RunRecords) -> list[str]:
-    return [
-        f"- {model_label(model)}: {statuses_line(run.outcomes[model])}"
-        for model in models_in_order(run.outcomes)
-    ]
-
-
-def _figures(run: RunRecords) -> list[str]:
-    known = metrics_of(run.study)
-    lines = [
-        "| metric | model | mean | 95 % interval | sd | min | max | best trial | published |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for metric, view in known.items():
-        for model in models_in_order(run.outcomes):
-            row = run.row(model, metric)
-            if not row or not is_number(row["mean"]):
-                continue
-            cells = [number(row[key]) for key in ("std", "min", "max", "best")]
-            lines.append(
-                f"| {view.label_with_unit} | {model_label(model)} | {number(row['mean'])} | "
-                f"{interval(row['ci95'])} | {' | '.join(cells)} | {_published(row)} |"
-            )
+    tables = results_tables(records)
+    tables += metrics_tables(records) if metrics else []
+    tables += comparison_tables(records) if tests else []
+    tables += [outcomes_table(variant, only_odd=True) for variant in records.variants()]
+    tables.append(reasons(records) if not records.study.variant else claims({"": records}))
+    before: tuple[str, ...] = ()
+    for table in filter(None, tables):
+        if table.notes and table.notes != before and table.title != "Claims":
+            lines += [" ".join(table.notes), ""]
+        before = table.notes
+        lines += [*([f"**{table.title}**", ""] if table.title else []), table.markdown(), ""]
     return lines
 
 
-def _published(row: dict[str, Any]) -> str:
-    if not is_number(row["published"]):
-        return "–"
-    detail = ", ".join(f"{k} {number(v)}" for k, v in (row["published_detail"] or {}).items())
-    return number(row["published"]) + (f" ({detail})" if detail else "")
+def claims(runs: dict[str, RunRecords]) -> Table:
+    """Return the verdict on each claim in each run."""
+    return claims_table(runs)
 
 
-def _claims(run: RunRecords) -> list[str]:
-    measured = [claim for claim in run.summary["claims"] if _word(claim) != "–"]
-    lines = [f"| {c['statement']} | **{_word(c)}** | {c['why']} |" for c in measured]
-    return ["| claim | verdict | why |", "|---|---|---|", *lines]
+def reasons(records: RunRecords) -> Table:
+    """Return each claim that a run measured, with its verdict and the numbers behind it."""
+    lines = tuple(
+        (Cell(claim.statement), Cell(claim.verdict, verdict=True), Cell(claim.why))
+        for claim in records.summary.claims
+        if claim.verdict != "not measured"
+    )
+    return Table("Claims", tuple(Column(head, True) for head in ("claim", "verdict", "why")), lines)
+
+
+def readme(runs: dict[str, RunRecords]) -> Table:
+    """Return one line per published figure: ours, theirs, and what explains the difference."""
+    first = next(iter(runs.values()))
+    columns = [Column("", True), Column("model", True)]
+    for records in runs.values():
+        columns += [Column(f"{records.config.options['dim']}-D here"), Column("published")]
+        columns.append(Column("differs by", True))
+    lines = []
+    for metric, shown in first.study.metrics.items():
+        for model in first.models():
+            rows = [(records, records.row(model, metric)) for records in runs.values()]
+            if any(row is not None and row.published is not None for _, row in rows):
+                head = (Cell(shown.label), Cell(first.study.look(model).label))
+                lines.append((*head, *(cell for pair in rows for cell in beside(*pair))))
+    for model in ("abs", "relu"):
+        cells = [cell for records in runs.values() for cell in (basins(records, model), "–", "")]
+        head = (Cell("Trials lie at"), Cell(first.study.look(model).label))
+        lines.append((*head, *map(Cell, cells)))
+    return Table("", tuple(columns), tuple(lines))
+
+
+def beside(records: RunRecords, row: Row | None) -> Iterator[Cell]:
+    """Yield our mean, the published one, and letters for what may explain the difference.
+
+    No letter if the published mean lies in our 95 % interval. D: the draw of the Gaussian is
+    another, which is always so. Measured in our run: L, trials at a local minimum; N, trials that
+    have not arrived although the converging solver leads from them to the perfect fit.
+    """
+    if row is None or row.mean is None or row.published is None:
+        yield from map(Cell, (mean_of(row), "–", "–"))
+        return
+    low, high = row.interval or (row.mean, row.mean)
+    outcome = records.outcome(row.model)
+    ends = outcome.basins if outcome is not None else {}
+    letters = "D" + "L" * ("local minimum" in ends)
+    losses = records.trials.of(row.model, "train_mse").values()
+    variance = records.summary.facts["target_variance"]
+    if sum(loss < 1e-3 * variance for loss in losses) < ends.get("zero residual", 0):
+        letters += "N"
+    inside = low <= row.published <= high
+    yield from map(Cell, (mean_of(row), number(row.published), "–" if inside else letters))
+
+
+def draws(runs: dict[str, RunRecords]) -> Table:
+    """Return how MD_Abs fares on each draw, ordered by condition number."""
+    heads = ("seed", "condition number of Σ", "training MSE, mean", "min to max", "sphericity norm")
+    lines = []
+    for records in sorted(runs.values(), key=condition):
+        loss, shape = records.row("abs", "train_mse"), records.row("abs", "sphericity")
+        ends = "–" if loss is None else f"{number(loss.min)} to {number(loss.max)}"
+        head = (number(records.config.seed), number(condition(records)))
+        cells = (*head, mean_of(loss), ends, mean_of(shape), basins(records, "abs"))
+        lines.append(tuple(map(Cell, cells)))
+    return Table("", (*map(Column, heads), Column("trials lie at", True)), tuple(lines))
+
+
+def condition(records: RunRecords) -> float:
+    """Return the condition number of a run's draw of Σ."""
+    return float(records.summary.facts["condition_number"])
+
+
+def basins(records: RunRecords, model: str) -> str:
+    """Return where the trials of a model lie."""
+    outcome = records.outcome(model)
+    ends = sorted(outcome.basins.items()) if outcome is not None else []
+    return ", ".join(f"{count} {basin}" for basin, count in ends)
+
+
+def mean_of(row: Row | None) -> str:
+    """Return a mean with the half-width of its interval."""
+    if row is None or row.interval is None:
+        return number(None if row is None else row.mean)
+    return f"{number(row.mean)} ± {number((row.interval[1] - row.interval[0]) / 2, 2)}"
 
 
 if __name__ == "__main__":

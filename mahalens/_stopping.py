@@ -1,9 +1,9 @@
 """Stop the command line on Ctrl-C and SIGTERM. Imports no other module, as it is loaded first.
 
-From its first moment to its last a command ends with exit code 130 and one line. A signal raises
-``KeyboardInterrupt`` wherever the command is; a library that turns that into an error of its own,
-as extensions do while they are imported, or swallows it, changes nothing about the end. While a
-study computes, :func:`mahalens.console.catch_interrupts` takes over and saves its state first.
+Whenever a command is stopped, it ends with exit code 130 and one line. A signal raises
+``KeyboardInterrupt`` wherever the command is. Some libraries swallow it or turn it into another
+error, as extensions do while they are imported: the command ends all the same. While a study
+computes, :func:`mahalens.progress.catch_interrupts` takes over and saves its state first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stopped() -> bool:
 
 
 def stop_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
-    """Raise ``KeyboardInterrupt``, and see to it that the process ends if it is a command's."""
+    """Raise ``KeyboardInterrupt``; within a command, also make sure that the process ends."""
     del number, frame
     global _stopped
     if not _commands:
@@ -40,7 +40,7 @@ def stop_now(number: int = 0, frame: FrameType | None = None) -> NoReturn:
     if _stopped:
         _end()
     _stopped = True
-    # Of destructors and callbacks, which cannot pass the exception on and would print it.
+    # Destructors and callbacks cannot pass the exception on and would print it.
     sys.unraisablehook = lambda _: None
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, lambda *_: _end())
@@ -55,7 +55,7 @@ def _end() -> NoReturn:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM stop the command; nothing is changed outside the main thread."""
+    """Let Ctrl-C and SIGTERM stop the command within; outside the main thread change nothing."""
     global _commands, _stopped
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""What can go wrong through bad input, in one hierarchy.
+"""Errors and warnings of the package, in one hierarchy.
 
 Every message names what was given, what is wanted and what to do. The command line prints it as
 one line and leaves with exit code 2; a caller of the library catches :class:`InputError`, which

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and that can be read to their end."""
+"""Reading regular files only, writing files whole or not at all, and fingerprints of content."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
 def name_of(mode: int) -> str:
-    """Name what there is at a path that is no file, by its mode."""
+    """Return in words what a mode says a path leads to, if not to a file."""
     if stat.S_ISDIR(mode):
         return "a folder"
     return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path leads to a folder; raise for a name that the system does not take."""
+    """Return whether a path leads to a folder; raise if the system does not accept the name."""
     try:
         return path.is_dir()
     except (OSError, ValueError) as error:
@@ -68,28 +68,28 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
 
 def fingerprint_of(content: bytes) -> Fingerprint:
-    """The fingerprint of some bytes."""
+    """Return the fingerprint of some bytes."""
     return Fingerprint(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Read the fingerprint of a file, of its unpacked content if its name ends in ``.gz``.
+    """Return the fingerprint of a file, of its unpacked content if its name ends in ``.gz``.
 
-    The file is read in blocks, and again only after it has changed. Of a folder the names and
-    contents of all files below it count.
+    The file is read in blocks, and again only after it has changed. The fingerprint of a folder
+    covers names and contents of all files below it.
     """
     if path.is_dir():
         below = sorted(file for file in path.rglob("*") if file.is_file())
-        parts = {file.relative_to(path).as_posix(): fingerprint(file) for file in below}
-        whole = fingerprint_of(msgspec.json.encode(parts))
-        return Fingerprint(whole.sha256, sum(part.bytes for part in parts.values()))
+        files = {file.relative_to(path).as_posix(): fingerprint(file) for file in below}
+        whole = fingerprint_of(msgspec.json.encode(files))
+        return Fingerprint(whole.sha256, sum(file.bytes for file in files.values()))
     status = os.stat(path)
     return _fingerprint(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=1024)
 def _fingerprint(path: Path, *version: int) -> Fingerprint:
-    del version  # only tells a changed file from the one that was read before
+    del version  # distinguishes a changed file from the one that was read before
     digest, length = hashlib.sha256(), 0
     packed = path.suffix == ".gz"
     try:
@@ -113,18 +113,18 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 LEFT_OVER = re.compile(r"\..+\.\d+\.tmp")
-"""Names of files that a process left when it was killed while it wrote."""
+"""Names of temporary files that a process killed while writing leaves behind."""
 
 
 def contents(folder: Path, *, apart_from: str = "") -> list[str]:
-    """What a folder for results holds, in order: nothing if it is not there yet."""
+    """List the names in a folder for results, sorted; none if the folder does not exist yet."""
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        what = "is a file" if folder.exists() else "lies below a file"
-        raise RunFolderError(f"{folder}: {what}; give --out a folder") from None
+        fault = "is a file" if folder.exists() else "lies below a file"
+        raise RunFolderError(f"{folder}: {fault}; give --out a folder") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunFolderError(f"{folder}: cannot be read ({reason})") from None
@@ -133,7 +133,7 @@ def contents(folder: Path, *, apart_from: str = "") -> list[str]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name to write to; what is there at the end is moved to ``path``."""
+    """Yield a temporary name to write to; the file written there is then moved to ``path``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

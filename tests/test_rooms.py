@@ -1,13 +1,16 @@
-"""Imports flow one way between the rooms."""
+"""The shape of the package: imports flow one way, can be followed, and are few."""
 
 from __future__ import annotations
 
 import ast
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "mahalens"
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# What each room may import, besides itself and the modules at the root that import nothing.
+# What each room may import, besides itself and the modules at the root that import no room.
 MAY_IMPORT = {
     "geometry": set(),
     "stats": set(),
@@ -22,14 +25,29 @@ MAY_IMPORT = {
 }
 # What a room may import on call only, inside a function: Chain.build(init="...") names a start.
 ON_CALL = {"nn": {"init"}}
-ROOT_MODULES = {"errors", "files", "console", "_lazy", "_stopping", "_version"}
-MODULES = sorted(PACKAGE.rglob("*.py"))
+ROOT_MODULES = {"errors", "files", "progress", "_stopping", "_version"}
+
+# Modules that import something by a name they did not write down, and why.
+BY_NAME = {
+    "auditing/load.py": "the user's module, named on the command line",
+}
+MOST_IMPORTS = 0.05
+"""Share of the package's lines that imports may take."""
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0]
 
 
 def imported_rooms(path: Path, on_call: bool = True) -> set[str]:
     """The rooms that a module imports; without ``on_call`` only those it needs to be imported."""
     names = set()
-    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    waiting: list[ast.AST] = [parse(path)]
     while waiting:
         node = waiting.pop()
         if on_call or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -43,13 +61,48 @@ def imported_rooms(path: Path, on_call: bool = True) -> set[str]:
 
 def test_imports_flow_one_way() -> None:
     for path in MODULES:
-        room = path.relative_to(PACKAGE).parts[0]
+        room = room_of(path)
         if room in MAY_IMPORT:
             always = MAY_IMPORT[room] | ROOT_MODULES | {room}
             assert imported_rooms(path, on_call=False) <= always, path
             assert imported_rooms(path) <= always | ON_CALL.get(room, set()), path
 
 
-def test_every_room_is_known():
+def test_every_room_is_known() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     assert rooms == set(MAY_IMPORT)
+
+
+def imports_by_name(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls of ``import_module`` or ``__import__`` with anything but a text in the source."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else None
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            literal = bool(node.args) and isinstance(node.args[0], ast.Constant)
+            if called in ("import_module", "__import__") and not literal:
+                yield node
+
+
+def test_imports_can_be_followed() -> None:
+    """An editor finds every importer, because no module's name is made at run time."""
+    by_name = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if any(imports_by_name(parse(path)))
+    }
+    assert by_name == set(BY_NAME)
+
+
+def import_lines(path: Path) -> int:
+    nodes = ast.walk(parse(path))
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return sum((node.end_lineno or 0) - node.lineno + 1 for node in imports)
+
+
+def test_imports_are_few() -> None:
+    """Many small modules that import each other would have more."""
+    modules = MODULES
+    lines = sum(len(path.read_text().splitlines()) for path in modules)
+    imports = sum(import_lines(path) for path in modules)
+    assert imports <= MOST_IMPORTS * lines, f"{imports} of {lines} lines are imports"

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mahalens
 
 USE = """
@@ -28,6 +30,7 @@ def test_audit_is_an_ordinary_function() -> None:
     assert list(inspect.signature(mahalens.audit).parameters)[:2] == ["model", "data"]
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_its_arguments(tmp_path: Path) -> None:
     use = tmp_path / "use.py"
     use.write_text(USE)

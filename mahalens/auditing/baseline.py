@@ -12,22 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mahalens.auditing.assemble import layer_evidence, read_where
-from mahalens.auditing.classes import Classes
-from mahalens.auditing.gather.layer import LayerGatherer
+from mahalens.auditing.batches import Batch, Classes, DataBatches
+from mahalens.auditing.gather import LayerGatherer, gather_batch
+from mahalens.auditing.readings import read_where
 from mahalens.auditing.record import Settings
-from mahalens.auditing.verdicts import Evidence
-from mahalens.auditing.watch.batches import Batch, Batches
-from mahalens.auditing.watch.forward import Forward, Runner
-from mahalens.auditing.watch.trace import Use
+from mahalens.auditing.runner import Runner
+from mahalens.auditing.verdict import Evidence, layer_evidence
 
 COPIES = 3
 """Untrained copies that are run: one alone may by chance be unlike all others."""
-MOST_SAMPLES = 512
+
+_MOST_SAMPLES = 512
 """Samples that a baseline is run on, unless there are many classes."""
+
 _APART = 0x5EED_5EED
 """Added to the seed: a model that was started with the same one is not to come out again."""
-PER_CLASS = 32
+
+_PER_CLASS = 32
 """Samples per class that it is run on in any case, where there are as many."""
 
 
@@ -87,31 +88,21 @@ def _is_matrix(part: Tensor) -> bool:
 
 
 def baseline_evidence(
-    model: nn.Module,
-    forward: Forward | None,
-    batches: Batches,
+    runner: Runner,
+    batches: DataBatches,
     classes: Classes,
     samples: int,
-    wanted: Mapping[str, Any],
+    wanted: Mapping[str, LayerGatherer],
     settings: Settings,
     progress: Callable[[str, int], None],
 ) -> dict[str, Evidence]:
-    """Return what would speak for verdicts on the layers of an untrained model, by name.
+    """Return the evidence for verdicts on the layers of an untrained model, by name.
 
-    It is run on some samples drawn at random, with only what hyperplanes need.
-
-    Args:
-        model: the untrained model.
-        forward: how to call it.
-        batches: the data.
-        classes: its classes, settled.
-        samples: how many samples there are.
-        wanted: layers to read.
-        settings: of the audit.
-        progress: see :func:`mahalens.auditing.network.audit`.
+    The model is run on samples drawn at random from the ``samples`` of the data, and only what
+    hyperplanes need is gathered, for the layers in ``wanted``.
     """
-    runner = Runner(model, forward)
-    some = _some(batches, samples, max(MOST_SAMPLES, PER_CLASS * classes.count()), settings.seed)
+    model = runner.model
+    some = _some(batches, samples, max(_MOST_SAMPLES, _PER_CLASS * classes.count()), settings.seed)
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     for norm in norms:  # as an untrained network in training has them: of the data
         norm.momentum, norm.training = None, norm.track_running_stats
@@ -136,21 +127,15 @@ def baseline_evidence(
     }
     done = 0
     for batch in some():
-        labels = classes.peek(batch)
-
-        def see(use: Use, batch: Batch = batch, labels: Tensor | None = labels) -> None:
-            if (gatherer := gatherers.get(use.name)) is not None:
-                gatherer.see(use, labels, batch.start, batch.size, batch.mask)
-
-        runner.run(batch, see)
+        gather_batch(runner, batch, classes.peek(batch), gatherers)
         done += batch.size
         progress("reading the untrained copy", done)
-    found = {}
+    evidence = {}
     for name, gatherer in gatherers.items():
         if gatherer.kept.seen:
             units, hyperplanes = read_where(gatherer, classes.count())
-            found[name] = layer_evidence(gatherer, units, hyperplanes)
-    return found
+            evidence[name] = layer_evidence(gatherer, units, hyperplanes)
+    return evidence
 
 
 class _Light(LayerGatherer):
@@ -171,7 +156,9 @@ def _call(function: Any, *args: Any) -> None:
     function(*args)
 
 
-def _some(batches: Batches, samples: int, most: int, seed: int) -> Callable[[], Iterator[Batch]]:
+def _some(
+    batches: DataBatches, samples: int, most: int, seed: int
+) -> Callable[[], Iterator[Batch]]:
     """Passes over batches of some samples, each drawn with the same probability."""
     share = min(1.0, most / max(1, samples))
 

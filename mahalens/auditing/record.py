@@ -1,30 +1,46 @@
-"""What an audit found in a network, as typed records; :mod:`readings` has the parts of a layer."""
+"""Records of audits: typed results, how their fields fit together, and the file that holds them.
+
+:class:`AuditRecord` is what :func:`mahalens.audit` returns; :mod:`readings` has the parts of a
+layer. :data:`FIELDS` is the one table of what those parts hold: saved records are checked against
+it, and :mod:`record_tables` lays out ``audit.json`` and tables by it.
+
+In a file the tensors of a record lie under the path that leads to them, such as
+``layers.0.units.mean``. All the rest is JSON text in the file's metadata, in which
+``{"tensor": name}`` stands for a tensor and ``{"float": "nan"}`` for a number that JSON does not
+have. Nothing in it is ever executed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import torch
 from torch import Tensor
 
+from mahalens.auditing.pairs import PairReading
+from mahalens.auditing.perturb import PerturbationReading
 from mahalens.auditing.readings import (
     HistogramReading,
     HyperplaneReading,
-    PairReading,
-    PerturbationReading,
     PrototypeReading,
-    Suggestion,
     UnitReading,
-    Verdict,
-    WhiteningReading,
 )
+from mahalens.auditing.suggestions import Suggestion
+from mahalens.auditing.verdict import Verdict
+from mahalens.auditing.whitening import WhiteningReading
+from mahalens.errors import InputError
+from mahalens.files import open_file, replacing
 
 if TYPE_CHECKING:
-    import os
-
     import pandas as pd
 
-    from mahalens.auditing.records.difference import AuditDifference
+    from mahalens.auditing.difference import AuditDifference
 
 FORMAT = 1
 """Version of the record's form, stored with it."""
@@ -142,40 +158,335 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """The answer, and how much there is behind it."""
         return (
             f"AuditRecord({self.model!r}, {len(self.layers)} layers, "
             f"{self.data.samples:,} samples: {self.verdict})"
         )
 
     def layer(self, name: str) -> LayerRecord:
-        """The layer of that name."""
-        from mahalens.errors import InputError
-
+        """Return the layer of that name."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
-        known = ", ".join(layer.name for layer in self.layers)
-        text = "" if isinstance(name, str) else f", and a name is a text, such as {str(name)!r}"
-        raise InputError(f"there is no layer {name!r} in this record; there are {known}{text}")
+        names = ", ".join(layer.name for layer in self.layers)
+        hint = "" if isinstance(name, str) else f", and a name is a text, such as {str(name)!r}"
+        raise InputError(f"there is no layer {name!r} in this record; there are {names}{hint}")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the record to one ``.safetensors`` file; :func:`mahalens.load_audit` reads it."""
-        from mahalens.auditing.records.files import save_record
+        """Write the record to one ``.safetensors`` file; :func:`mahalens.load_audit` reads it.
 
-        save_record(self, path)
+        It is written under a temporary name and moved into place; a missing folder is made.
+        """
+        _save(self, Path(path))
 
     def diff(self, after: AuditRecord) -> AuditDifference:
-        """What changed from this record to a later one of the same network."""
-        from mahalens.auditing.records.difference import difference
-        from mahalens.errors import InputError
+        """Return what changed from this record to a later one of the same network."""
+        from mahalens.auditing.difference import difference
 
         if not isinstance(after, AuditRecord):
             raise InputError(f"the other record is a {type(after).__name__}, wanted an AuditRecord")
         return difference(self, after)
 
     def to_frame(self, what: str = "units") -> pd.DataFrame:
-        """A data frame with a row per unit, or per ``layers``, ``classes`` or ``pairs``."""
-        from mahalens.auditing.records.frames import frame_of
+        """Return a data frame with a row per unit, or per ``layers``, ``classes`` or ``pairs``."""
+        from mahalens.auditing.record_tables import frame_of
 
         return frame_of(self, what)
+
+
+class Field(NamedTuple):
+    """A field of a reading: what it holds, the axes of a tensor, the table it is a column of."""
+
+    kind: str
+    """Tensors: ``float``, ``int64``, ``bool``, ``count`` (whole numbers, of any type). Others:
+    ``units`` (numbers of units, or such by threshold), ``pairs`` of units, ``number``."""
+    axes: str = ""
+    """A letter per axis: K units, C classes (at least one: H), Q quantile levels; ? is any length.
+    Other letters are lengths that agree within a layer."""
+    table: str = ""
+    """``units``, ``classes``, ``pairs`` or ``layers``, with columns in the order given here."""
+
+
+_PER_UNIT, _PER_CLASS = Field("float", "K", "units"), Field("float", "CK", "classes")
+
+FIELDS: dict[str, dict[str, Field]] = {
+    "units": {
+        **dict.fromkeys(("dead", "rare", "always", "saturated"), Field("units", table="units")),
+        **dict.fromkeys(("active", "flat", "mean", "std", "skewness"), _PER_UNIT),
+        **dict.fromkeys(("least", "greatest"), _PER_UNIT),
+        "quantiles": Field("float", "KQ", "units"),
+        **dict.fromkeys(("class_active", "class_mean", "class_std", "class_skewness"), _PER_CLASS),
+        "class_quantiles": Field("float", "CKQ"),
+        "silent_share": Field("number", table="layers"),
+        "silent_by_class": Field("float", "C"),
+    },
+    "hyperplanes": {
+        **dict.fromkeys(("length", "mean_distance", "mean_spreads"), _PER_UNIT),
+        **dict.fromkeys(("class_distance", "class_spreads"), _PER_CLASS),
+        "nearest": Field("int64", "K", "units"),
+        "through": Field("bool", "K", "units"),
+        **dict.fromkeys(("chance", "positive"), _PER_UNIT),
+        "common": Field("bool", "K"),
+    },
+    "pairs": {
+        **dict.fromkeys(("mirrored", "duplicate", "parallel"), Field("pairs", table="pairs")),
+        "kept": Field("units", table="units"),
+    },
+    "whitening": {
+        **dict.fromkeys(("sphericity", "isotropy"), Field("number", table="layers")),
+        **dict.fromkeys(
+            ("precision_error", "precision_scale", "precision_cosine"),
+            Field("number", table="layers"),
+        ),
+        **dict.fromkeys(("spectrum", "recovered", "output_spectrum"), Field("float", "?")),
+        **dict.fromkeys(("input_rank", "output_rank"), Field("number", table="layers")),
+    },
+    "prototypes": {
+        **dict.fromkeys(
+            ("near_sample", "near_position", "active_sample", "active_position"),
+            Field("int64", "KP"),
+        ),
+        **dict.fromkeys(("near_distance", "active_value"), Field("float", "KP")),
+    },
+    "histograms": {
+        "units": Field("units"),
+        "edges": Field("float", "UE"),
+        "counts": Field("count", "UHB"),
+        "overlap": Field("float", "UH"),
+    },
+}
+"""What the readings of a layer hold, by part and field."""
+
+
+def fields_in(table: str, part: str) -> dict[str, Field]:
+    """Return the fields of a part that are columns of a table."""
+    return {name: field for name, field in FIELDS[part].items() if field.table == table}
+
+
+def to_plain(
+    value: Any,
+    tensor: Callable[[str, Tensor], Any],
+    unfinite: Callable[[float], Any],
+    path: str = "",
+) -> Any:
+    """Return a record, or a part of one, as dictionaries, lists, texts and numbers.
+
+    Args:
+        value: the record.
+        tensor: called with the path that leads to a tensor and the tensor, for what stands there.
+        unfinite: called with a float that JSON does not have, likewise.
+        path: where the value lies.
+    """
+    if isinstance(value, Tensor):
+        return tensor(path, value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return unfinite(value)
+    if isinstance(value, msgspec.Struct):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    within = f"{path}." if path else ""
+    if isinstance(value, dict):
+        return {k: to_plain(v, tensor, unfinite, f"{within}{k}") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v, tensor, unfinite, f"{within}{i}") for i, v in enumerate(value)]
+    return value
+
+
+KEY = "mahalens.audit"
+_LARGEST = 90_000_000  # characters; the format takes no header of more than 100 MB
+_HOW = "give a file that save of an audit's record wrote"
+
+
+def _save(record: AuditRecord, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+
+    def put_aside(name: str, tensor: Tensor) -> dict[str, str]:
+        tensors[name] = tensor
+        return {"tensor": name}
+
+    plain = to_plain(record, put_aside, lambda number: {"float": str(number)})
+    text = json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    if len(text) > _LARGEST:
+        raise InputError(
+            f"{path}: the lists of units and pairs take {len(text) / 1e6:.0f} MB, more than a "
+            "file can hold; audit with a larger cosine, so that fewer pairs are found"
+        )
+    try:
+        with replacing(path) as temporary:
+            save_file(_without_shared_memory(tensors), temporary, {KEY: text})
+    except SafetensorError as error:
+        raise InputError(f"{path}: cannot be written ({_line(error)})") from None
+
+
+def load_audit(path: str | os.PathLike[str]) -> AuditRecord:
+    """Read a record that :meth:`AuditRecord.save` wrote; every number is as it was.
+
+    A file that is missing, damaged, of another kind or of another version is an
+    :class:`~mahalens.errors.InputError` of one line that names the file.
+
+    Example:
+        >>> record.save("audit.safetensors")  # doctest: +SKIP
+        >>> mahalens.load_audit("audit.safetensors").layers[0].units.dead  # doctest: +SKIP
+        (3, 17)
+    """
+    path = Path(path)
+    text, tensors = _read(path)
+    if text is None:
+        raise InputError(f"{path}: holds no audit; {_HOW}")
+    try:
+        plain = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _damaged(path, error) from None
+    if not isinstance(plain, dict) or "format" not in plain:
+        raise _damaged(path, "it does not say its format")
+    if plain["format"] != FORMAT:
+        raise InputError(
+            f"{path}: is an audit in format {plain['format']!r} of mahalens "
+            f"{plain.get('mahalens', 'unknown')}, and this mahalens reads format {FORMAT}; "
+            "audit again, or use that version"
+        )
+    try:
+        record = msgspec.convert(_from_plain(plain, tensors), AuditRecord)
+        _check_record(record)
+    except (msgspec.ValidationError, KeyError, ValueError, RecursionError) as error:
+        raise _damaged(path, error.args[0] if isinstance(error, KeyError) else error) from None
+    return record
+
+
+def _read(path: Path) -> tuple[str | None, dict[str, Tensor]]:
+    """Return the text in the metadata and the tensors of a file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with open_file(path):  # the library says less about files that are not there
+            pass
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get(KEY)
+            if text is None:
+                return None, {}
+            return text, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        reason = error.strerror or _line(error)
+        raise InputError(f"{path}: cannot be read ({reason}); {_HOW}") from None
+    except SafetensorError as error:
+        raise InputError(
+            f"{path}: is not a safetensors file, or damaged ({_line(error)}); {_HOW}"
+        ) from None
+
+
+def _from_plain(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((kind, content),) = value.items()
+            if kind == "tensor" and isinstance(content, str):
+                if content not in tensors:
+                    raise KeyError(f"tensor {content} is missing")
+                return tensors[content]
+            if kind == "float" and isinstance(content, str):
+                return float(content)
+        return {name: _from_plain(part, tensors) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_from_plain(part, tensors) for part in value]
+    return value
+
+
+def _without_shared_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the same tensors, each in memory of its own: the format has no two names for one."""
+    seen: set[int] = set()
+    ready = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        ready[name] = plain.clone() if place in seen else plain
+        seen.add(place)
+    return ready
+
+
+def _damaged(path: Path, why: object) -> InputError:
+    return InputError(f"{path}: is a damaged audit ({_line(why)}); audit again, or bring a copy")
+
+
+def _line(why: object) -> str:
+    return " ".join(str(why).split())
+
+
+def _check_record(record: AuditRecord) -> None:
+    """Raise ``ValueError`` if shapes, types or numbers of units do not fit together.
+
+    ``msgspec`` has checked the types of all that is no tensor before.
+    """
+    names = [layer.name for layer in record.layers]
+    if len(set(names)) != len(names):
+        raise ValueError("two layers have the same name")
+    if record.data.counts and len(record.data.counts) != len(record.data.classes):
+        raise ValueError("data.counts and data.classes differ in length")
+    if record.data.image is not None and any(size < 1 for size in record.data.image):
+        raise ValueError("data.image has a side without pixels")
+    examples = record.examples
+    if (examples is None) != (record.example_samples is None):
+        raise ValueError("examples and example_samples belong together")
+    for name in ("example_samples", "example_labels"):
+        tensor = getattr(record, name)
+        if tensor is None:
+            continue
+        if tensor.ndim != 1 or tensor.dtype != torch.int64:
+            raise ValueError(f"{name} is no vector of whole numbers")
+        if examples is None or examples.ndim < 1 or len(examples) != len(tensor):
+            raise ValueError(f"examples and {name} differ in length")
+    for layer in record.layers:
+        _check_layer(layer, len(record.data.classes), len(record.settings.quantiles))
+
+
+def _check_layer(layer: LayerRecord, classes: int, levels: int) -> None:
+    sizes = {"K": layer.units_count, "C": classes, "Q": levels, "H": max(classes, 1)}
+    values = [
+        (f"layer {layer.name}: {part}.{name}", getattr(getattr(layer, part), name), field)
+        for part, fields in FIELDS.items()
+        for name, field in fields.items()
+        if getattr(layer, part) is not None
+    ]
+    for where, value, field in values:
+        if isinstance(value, Tensor):
+            _check_tensor(where, value, field, sizes)
+    for where, value, field in values:
+        if field.kind in ("units", "pairs"):
+            _check_units(where, _flat(value), layer.units_count)
+    for suggestion in layer.suggestions:
+        _check_units(f"layer {layer.name}: {suggestion.action}", suggestion.units, sizes["K"])
+    if layer.histograms is not None:
+        counts = layer.histograms.counts
+        if sizes["U"] != len(layer.histograms.units) or sizes["E"] != sizes["B"] + 1:
+            raise ValueError(f"layer {layer.name}: the parts of histograms differ in length")
+        if not bool(((counts >= 0) & counts.isfinite()).all()):
+            raise ValueError(f"layer {layer.name}: histograms.counts holds what is no count")
+    nearest = None if layer.hyperplanes is None else layer.hyperplanes.nearest
+    if nearest is not None and not bool(((nearest >= -1) & (nearest < classes)).all()):
+        raise ValueError(f"layer {layer.name}: nearest names a class that is not among {classes}")
+
+
+def _check_tensor(where: str, tensor: Tensor, field: Field, sizes: dict[str, int]) -> None:
+    if tensor.ndim != len(field.axes):
+        raise ValueError(f"{where} has {tensor.ndim} axes in place of {len(field.axes)}")
+    for axis, length in zip(field.axes, tensor.shape, strict=True):
+        if axis != "?" and sizes.setdefault(axis, length) != length:
+            raise ValueError(f"{where} has a length of {length} in place of {sizes[axis]}")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    allowed = {"count": True, "float": tensor.dtype.is_floating_point}
+    if not allowed.get(field.kind, dtype == field.kind):
+        raise ValueError(f"{where} is of type {dtype}")
+
+
+def _check_units(where: str, units: Iterable[int], count: int) -> None:
+    if any(not 0 <= unit < count for unit in units):
+        raise ValueError(f"{where} names a unit that is not among {count}")
+
+
+def _flat(value: Any) -> Iterator[int]:
+    """Yield every number in numbers, pairs of them, or a dictionary of them."""
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, int):
+            yield part
+        else:
+            yield from _flat(part)

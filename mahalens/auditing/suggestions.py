@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import torch
 from torch import Tensor
 
-from mahalens.auditing.pruning.plan import HOMOGENEOUS
-from mahalens.auditing.readings import PairReading, Suggestion, UnitReading, WhiteningReading
-from mahalens.auditing.watch.functions import ELEMENTWISE
+from mahalens.auditing.pairs import PairReading
+from mahalens.auditing.readings import UnitReading
+from mahalens.auditing.trace import ELEMENTWISE, HOMOGENEOUS
+from mahalens.auditing.whitening import WhiteningReading
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to do about a layer."""
+
+    action: str
+    """``remove dead``, ``restart dead``, ``merge duplicates``, ``fold mirrored``,
+    ``normalise input``, ``lower saturation``."""
+    units: tuple[int, ...]
+    effect: str
+    """What is expected of it, in words and numbers."""
+    exact: bool
+    """Whether :func:`mahalens.prune` may apply it without changing the outputs."""
+
 
 _TOLD = 1e9
+
 CONDITION = 1e6
 """From this ratio of the largest to the smallest variance on, an input is worth normalising."""
+
 OFFSET = 3.0
 """From this many spreads between its mean and 0 on, an input is worth normalising."""
+
 SPREADS = 100.0
 """From this ratio of wide to narrow spreads of single inputs on, an input is worth normalising."""
 
@@ -34,7 +53,7 @@ def suggest(
     input_mean: Tensor | None = None,
     input_std: Tensor | None = None,
 ) -> tuple[Suggestion, ...]:
-    """What can be done about a layer, with the effect to expect.
+    """Return suggestions about a layer, with the effect to expect.
 
     ===================  ==================================================================
     ``remove dead``      if there are dead units. Exact where they act one by one and are
@@ -77,18 +96,18 @@ def suggest(
         >>> remove.effect.partition(";")[0]
         'saves 1 of 4 units (25 %), 7 weights here and the column of out that reads each'
     """
-    known = feeds is not None and activation in _PER_UNIT
-    found = [
-        *_dead(units, feeds, inputs, known),
-        *_duplicates(units, pairs, activation, inputs, known),
-        *_mirrored(units, pairs, activation, inputs, known),
+    exact = feeds is not None and activation in _PER_UNIT
+    suggestions = [
+        *_dead(units, feeds, inputs, exact),
+        *_duplicates(units, pairs, activation, inputs, exact),
+        *_mirrored(units, pairs, activation, inputs, exact),
         *_input(whitening, input_mean, input_std),
         *_saturated(units, activation),
     ]
-    return tuple(found)
+    return tuple(suggestions)
 
 
-def _dead(units: UnitReading, feeds: str | None, inputs: int, known: bool) -> list[Suggestion]:
+def _dead(units: UnitReading, feeds: str | None, inputs: int, exact: bool) -> list[Suggestion]:
     if not units.dead:
         return []
     saved = _saved(len(units.dead), len(units.active), inputs)
@@ -99,7 +118,7 @@ def _dead(units: UnitReading, feeds: str | None, inputs: int, known: bool) -> li
             action="remove dead",
             units=units.dead,
             effect=f"saves {saved} and {readers}; the outputs on the audited data stay as they are",
-            exact=known,
+            exact=exact,
         ),
         Suggestion(
             action="restart dead",
@@ -113,7 +132,7 @@ def _dead(units: UnitReading, feeds: str | None, inputs: int, known: bool) -> li
 
 
 def _duplicates(
-    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, known: bool
+    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, exact: bool
 ) -> list[Suggestion]:
     spare = tuple(sorted({j for _, j in pairs.duplicate})) if pairs is not None else ()
     if not spare:
@@ -126,11 +145,11 @@ def _duplicates(
             f"the outputs stay as they are where copies have equal length, for {activation} does "
             "not scale with its input; prune checks this"
         )
-    return [Suggestion(action="merge duplicates", units=spare, effect=effect, exact=known)]
+    return [Suggestion(action="merge duplicates", units=spare, effect=effect, exact=exact)]
 
 
 def _mirrored(
-    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, known: bool
+    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, exact: bool
 ) -> list[Suggestion]:
     if pairs is None or not pairs.mirrored or activation not in ("relu", "abs"):
         return []
@@ -149,7 +168,7 @@ def _mirrored(
             "a hyperplane, since |-z| = |z|; prune checks this"
         )
     both = tuple(sorted(unit for pair in pairs.mirrored for unit in pair))
-    return [Suggestion(action="fold mirrored", units=both, effect=effect, exact=known)]
+    return [Suggestion(action="fold mirrored", units=both, effect=effect, exact=exact)]
 
 
 def _input(
@@ -172,7 +191,7 @@ def _input(
 
 
 def _scales(mean: Tensor, std: Tensor) -> list[str]:
-    """What is wrong with the place and the spreads of single inputs."""
+    """Return what is wrong with the place and the spreads of single inputs."""
     varying = torch.sort(std[(std > 0) & std.isfinite()]).values
     if len(varying) == 0 or not bool(mean.isfinite().all()):
         return []
@@ -215,5 +234,5 @@ def _share(part: int, count: int) -> str:
 
 
 def _at_most(condition: float) -> str:
-    """A condition number; beyond what rounding lets one tell, only that it is beyond."""
+    """Return a condition number, or a bound where rounding hides the number."""
     return f"{condition:.1e}" if condition < _TOLD else f"above {_TOLD:.0e}"

@@ -1,15 +1,41 @@
-"""Whether a layer whitens its input: WΣWᵀ against I, and WᵀW against Σ⁻¹."""
+"""Reads how far a layer whitens its input: WΣWᵀ against I, and WᵀW against Σ⁻¹."""
 
 from __future__ import annotations
 
 import math
 
+import msgspec
 import torch
 from torch import Tensor
 
-from mahalens.auditing._inputs import as_weight
-from mahalens.auditing.readings import WhiteningReading
-from mahalens.errors import InputError
+
+class WhiteningReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """How far the layer whitens its input, over the deduplicated units."""
+
+    rows: int
+    """Rows that the covariance Σ of the layer's input is estimated from."""
+    shrinkage: float
+    """Weight of the multiple of the identity in the estimate of Σ, 0 to 1."""
+    sphericity: float
+    """``‖M / d̄ - I‖_F`` of the output's covariance M = WΣWᵀ with mean diagonal d̄."""
+    isotropy: float
+    """``(tr M)² / (K · tr M²)``, 1/K to 1: 1 for a whitening."""
+    precision_error: float | None
+    """``min over c of ‖c WᵀW - Σ⁻¹‖_F / ‖Σ⁻¹‖_F``; None where D is too large."""
+    precision_scale: float | None
+    """The c of that minimum: 1 for whitening by Abs units."""
+    precision_cosine: float | None
+    """Cosine between WᵀW and Σ⁻¹ as vectors."""
+    spectrum: Tensor
+    """Eigenvalues of Σ, descending."""
+    recovered: Tensor
+    """Eigenvalues of the covariance that WᵀW stands for, 1/s², descending; inf where unseen."""
+    output_spectrum: Tensor
+    """Eigenvalues of M, descending."""
+    input_rank: float
+    output_rank: float
+    """Effective rank, exp of the entropy of the normalised eigenvalues, of Σ and of M."""
+
 
 FEW_ROWS = 10
 """The covariance is shrunk if there are fewer than this many rows per input."""
@@ -17,12 +43,9 @@ FEW_ROWS = 10
 VARIES = 1e-12
 """The data vary along a direction if its variance is more than this share of the largest."""
 
-# Rounding makes variances a little negative, but not by more than this share of the largest.
-_ROUNDING = 1e-6
-
 
 def oas_shrinkage(covariance: Tensor, rows: int) -> float:
-    """The weight of the multiple of the identity in the OAS estimate of a covariance.
+    """Return the weight of the multiple of the identity in the OAS estimate of a covariance.
 
     Oracle approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010), for Gaussian data:
     ``Σ̂ = (1 - ρ) S + ρ m I`` with ``m = tr(S) / D``, ``a = ‖S‖²_F / D²`` and
@@ -37,12 +60,10 @@ def oas_shrinkage(covariance: Tensor, rows: int) -> float:
         >>> round(oas_shrinkage(torch.diag(torch.tensor([3.0, 1.0])), rows=25), 6)
         0.5
     """
-    sample = _as_covariance(covariance)
-    _check_rows(rows)
-    scale = float(sample.abs().max())
-    if len(sample) == 1 or scale == 0:
+    scale = float(covariance.abs().max())
+    if len(covariance) == 1 or scale == 0:
         return 0.0
-    sample = sample / scale
+    sample = covariance.double() / scale
     mean_square = float(sample.square().mean())
     level = float(sample.diagonal().mean()) ** 2
     uneven = (rows + 1) * (mean_square - level / len(sample))
@@ -73,22 +94,20 @@ def read_whitening(weight: Tensor, covariance: Tensor, rows: int) -> WhiteningRe
     None.
 
     Args:
-        weight: rows of the deduplicated layer [K, D].
-        covariance: sample covariance of its input [D, D].
+        weight: rows of the deduplicated layer [K, D], float64, finite.
+        covariance: sample covariance of its input [D, D], float64, finite.
         rows: number of rows that the covariance comes from.
 
     Example:
-        >>> covariance = torch.diag(torch.tensor([4.0, 1.0, 0.0]))  # the last input is constant
-        >>> weight = torch.tensor([[0.3, 0.8, 5.0], [0.4, -0.6, 7.0]])
+        >>> covariance = torch.tensor([4.0, 1.0, 0.0]).double().diag()  # the last is constant
+        >>> weight = torch.tensor([[0.3, 0.8, 5.0], [0.4, -0.6, 7.0]]).double()
         >>> reading = read_whitening(weight, covariance, rows=1000)
         >>> reading.sphericity < 1e-6, reading.precision_error < 1e-6
         (True, True)
         >>> reading.spectrum, reading.recovered
         (tensor([4., 1.], dtype=torch.float64), tensor([4.0000, 1.0000], dtype=torch.float64))
     """
-    units = as_weight(weight)
-    sample = _as_covariance(covariance, units.shape[1])
-    _check_rows(rows)
+    units, sample = weight, covariance
     variance = sample.diagonal()
     varying = variance > VARIES * variance.max()
     shrinkage = 0.0
@@ -102,7 +121,6 @@ def read_whitening(weight: Tensor, covariance: Tensor, rows: int) -> WhiteningRe
             sample = (1 - shrinkage) * sample
             sample.diagonal().add_(shrinkage * level)
         values, vectors = torch.linalg.eigh(sample)
-        _check_eigenvalues(values)
         seen = values > max(VARIES, dimensions * torch.finfo(torch.float64).eps) * values[-1]
         spectrum, vectors = values[seen].flip(0), vectors[:, seen].flip(1)
         units = units @ vectors  # [K, R]: from here on in the eigenvectors' coordinates
@@ -135,25 +153,22 @@ def read_whitening(weight: Tensor, covariance: Tensor, rows: int) -> WhiteningRe
 
 
 def output_whitening(covariance: Tensor, rows: int) -> WhiteningReading:
-    """What the covariance M of a layer's outputs says alone, where its input is too wide.
+    """Read the covariance M of a layer's outputs alone, where its input is too wide.
 
     As :func:`read_whitening`, but the fields on the precision are None, the input's effective
     rank is NaN, and ``spectrum`` and ``recovered`` are empty. M is taken as it is: nothing is
     shrunk.
 
     Args:
-        covariance: covariance of the outputs of the deduplicated layer [K, K].
+        covariance: covariance of the outputs of the deduplicated layer [K, K], float64.
         rows: number of rows that it comes from.
 
     Example:
-        >>> reading = output_whitening(2 * torch.eye(3), rows=100)
+        >>> reading = output_whitening(2 * torch.eye(3).double(), rows=100)
         >>> reading.sphericity, reading.isotropy, round(reading.output_rank, 6)
         (0.0, 1.0, 3.0)
     """
-    outputs = _as_covariance(covariance)
-    _check_rows(rows)
-    sphericity, isotropy, output_spectrum = _of_output(outputs, len(outputs))
-    _check_eigenvalues(output_spectrum.flip(0))
+    sphericity, isotropy, output_spectrum = _of_output(covariance, len(covariance))
     return WhiteningReading(
         rows=rows,
         shrinkage=0.0,
@@ -162,8 +177,8 @@ def output_whitening(covariance: Tensor, rows: int) -> WhiteningReading:
         precision_error=None,
         precision_scale=None,
         precision_cosine=None,
-        spectrum=outputs.new_zeros(0),
-        recovered=outputs.new_zeros(0),
+        spectrum=covariance.new_zeros(0),
+        recovered=covariance.new_zeros(0),
         output_spectrum=output_spectrum.clamp(min=0),
         input_rank=math.nan,
         output_rank=effective_rank(output_spectrum),
@@ -171,7 +186,7 @@ def output_whitening(covariance: Tensor, rows: int) -> WhiteningReading:
 
 
 def effective_rank(eigenvalues: Tensor) -> float:
-    """How many directions share the variance: exp of the entropy of its shares.
+    """Return how many directions share the variance: exp of the entropy of its shares.
 
     It is n if n eigenvalues are equal and the rest 0; 0 if all are. Negative ones, which only
     rounding makes, count as 0.
@@ -190,10 +205,10 @@ def effective_rank(eigenvalues: Tensor) -> float:
 def _against_precision(
     units: Tensor, spectrum: Tensor
 ) -> tuple[float | None, float | None, float | None]:
-    """Scale, error and cosine of ``units`` [K, R] against the precision, in its eigenvectors.
+    """Return scale, error and cosine of ``units`` [K, R] against the precision.
 
-    There Σ⁻¹ is diagonal, and nothing needs to be inverted. W and Σ are brought to size 1 first,
-    so that no square overflows or vanishes.
+    In the coordinates of its eigenvectors Σ⁻¹ is diagonal, and nothing needs to be inverted. W and
+    Σ are brought to size 1 first, so that no square overflows or vanishes.
     """
     if len(spectrum) == 0:
         return None, None, None
@@ -226,7 +241,7 @@ def _recovered(units: Tensor) -> Tensor:
 
 
 def _of_output(gram: Tensor, units: int) -> tuple[float, float, Tensor]:
-    """Sphericity, isotropy and eigenvalues (descending) of the outputs' covariance M [K, K].
+    """Return sphericity, isotropy and eigenvalues (descending) of the outputs' covariance M [K, K].
 
     ``gram`` is M itself, or for more units than directions a smaller matrix with the same
     eigenvalues but for zeros.
@@ -244,41 +259,3 @@ def _of_output(gram: Tensor, units: int) -> tuple[float, float, Tensor]:
         scaled.diagonal().sub_(1)
         sphericity = float(torch.linalg.matrix_norm(scaled))
     return sphericity, min(1.0, units / square), spectrum
-
-
-def _as_covariance(covariance: Tensor, dimensions: int | None = None) -> Tensor:
-    """The covariance [D, D] as float64 on the CPU."""
-    shape = list(covariance.shape)
-    size = dimensions if dimensions is not None else shape[0] if shape else 0
-    if shape != [size, size] or size == 0:
-        wanted = f"[{size}, {size}]" if dimensions is not None else "[D, D]"
-        raise InputError(
-            f"covariance has shape {shape}, but {wanted} is wanted; "
-            "pass the covariance of the inputs of the same layer"
-        )
-    matrix = covariance.detach().to("cpu").to(torch.float64)
-    if not bool(matrix.isfinite().all()):
-        raise InputError(
-            f"covariance has {int((~matrix.isfinite()).sum())} entries that are NaN or infinite, "
-            "but finite numbers are wanted; leave out the inputs that have diverged"
-        )
-    variance = matrix.diagonal()
-    if variance.min() < -_ROUNDING * variance.abs().max():
-        raise InputError(
-            f"covariance has the variance {float(variance.min()):.3g} on its diagonal, but none "
-            "may be negative; pass a covariance matrix"
-        )
-    return matrix
-
-
-def _check_rows(rows: int) -> None:
-    if rows < 1:
-        raise InputError(f"rows is {rows}, but the number of rows, at least 1, is wanted")
-
-
-def _check_eigenvalues(ascending: Tensor) -> None:
-    if ascending[0] < -_ROUNDING * ascending[-1].abs():
-        raise InputError(
-            f"covariance has the eigenvalue {float(ascending[0]):.3g}, but none may be negative; "
-            "pass a covariance matrix"
-        )

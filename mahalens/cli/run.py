@@ -1,55 +1,230 @@
-"""``mahalens run``: start a study, or go on with one."""
+"""``mahalens run``: start a study, or go on with one. Flags come from the options of each study."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import threading
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
 from mahalens._stopping import stopped
-from mahalens.cli.kinds import FOLDER, CommaSeparated, WholeNumbers
-from mahalens.console import printable
 from mahalens.errors import InputError, Interrupted
-from mahalens.studies.ellipsoids.config import METHODS, EllipsoidConfig
-from mahalens.studies.ellipsoids.config import SOLVERS as SEARCHES
-from mahalens.studies.gaussian.config import DTYPES, MODELS, SOLVERS, GaussianConfig
-from mahalens.studies.paired.presentation import PAIRED
-from mahalens.studies.registry import STUDIES
+from mahalens.progress import printable
+from mahalens.studies.registry import STUDIES, load_study
+from mahalens.studies.study import Config, Option, Study, flag_of, type_of
 
 if TYPE_CHECKING:
     from mahalens.studies.folder import RunFolder
 
+FOLDER = click.Path(path_type=Path)
 SILENCE = 0.5
 """Seconds after which a run that has shown nothing says what it is doing."""
+_EXECUTION = (
+    click.Option(
+        ["--executor"],
+        default="processes",
+        show_default=True,
+        metavar="processes|dask",
+        help="Where jobs are computed.",
+    ),
+    click.Option(
+        ["--workers"], type=int, help="Processes on this machine.  [default: what suits the study]"
+    ),
+    click.Option(["--scheduler"], metavar="ADDRESS", help="With --executor dask: its scheduler."),
+)
+_FEW = 6  # choices that help can write in place of a value
+_QUIET = click.Option(["--quiet"], is_flag=True, help="No progress, no tables.")
 
 
-@click.group(invoke_without_command=True)
+class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
+    """Several values in one option, separated by commas."""
+
+    name = "a,b,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+class WholeNumbers(CommaSeparated):
+    """Several whole numbers in one option."""
+
+    name = "n,n,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text and read the numbers."""
+        parts = super().convert(value, param, ctx)
+        if not parts:
+            raise InputError(f"{param.opts[0]} is empty: give some, or leave it out")
+        try:
+            return tuple(int(part) for part in parts)
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 4,8,64", param, ctx)
+
+
+class Shares(CommaSeparated):
+    """Several shares between 0 and 1 in one option."""
+
+    name = "share,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text and read the numbers."""
+        try:
+            shares = tuple(float(part) for part in super().convert(value, param, ctx))
+        except ValueError:
+            shares = ()
+        if not shares or not all(0 < share < 1 for share in shares):
+            self.fail(
+                f"{value!r} is not a list of shares between 0 and 1 such as 0.05,0.01", param, ctx
+            )
+        return shares
+
+
+_KINDS: dict[Any, Any] = {
+    **{kind: kind for kind in (int, float, str)},
+    tuple[str, ...]: CommaSeparated(),
+    tuple[int, ...]: WholeNumbers(),
+}
+
+
+class Studies(click.Group):
+    """The studies as commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all studies."""
+        return list(STUDIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of one study."""
+        return command_of(load_study(cmd_name)) if cmd_name in STUDIES else None
+
+
+def command_of(study: Study[Any]) -> click.Command:
+    """Return the command that runs a study, with a flag for each of its options."""
+    options = study.config.options()
+    parameters: list[click.Parameter] = [
+        _parameter(study, name, option) for name, option in options.items() if option.flag
+    ]
+    parameters += [
+        click.Option(["--published"], is_flag=True, help=_protocol(study)),
+        *_EXECUTION,
+        click.Option(["--out"], type=FOLDER, required=True, metavar="DIR", help="Run folder."),
+        click.Option(["--force"], is_flag=True, help="Replace the run that DIR holds."),
+        _QUIET,
+        click.Option(["--resume"], hidden=True, expose_value=False, callback=_resume_elsewhere),
+    ]
+
+    def run_study(**values: Any) -> None:
+        _run(study, **values)
+
+    return click.Command(study.name, callback=run_study, params=parameters, help=study.question)
+
+
+def published_options(config: type[Config]) -> dict[str, Any]:
+    """Return the options that ``--published`` chooses; those it leaves alone have their default."""
+    chosen: dict[str, Any] = {}
+    for name, option in config.options().items():
+        chosen[name] = option.full(chosen) if option.is_published else option.usual(chosen)
+    return chosen
+
+
+def _protocol(study: Study[Any]) -> str:
+    """Write the help of ``--published``: the values that it fixes, or that are not the default."""
+    usual: dict[str, Any] = {}
+    for name, option in study.config.options().items():
+        usual[name] = option.usual(usual)
+    full = published_options(study.config)
+    values = []
+    for name, option in study.config.options().items():
+        if option.is_published and option.flag and (option.fixed or full[name] != usual[name]):
+            every = bool(option.choices) and full[name] == tuple(option.choices)
+            values.append(f"{flag_of(name)} {'all' if every else option.write(full[name])}")
+    return f"The {study.protocol} protocol: {'; '.join(values) or 'the defaults'}."
+
+
+def _parameter(study: Study[Any], name: str, option: Option) -> click.Option:
+    """Return the flag of an option; its default is filled in later, when others are known."""
+    hint = type_of(study.config, name)
+    if isinstance(hint, UnionType):
+        hint = next(kind for kind in get_args(hint) if kind is not type(None))
+    words = [f"--{option.named or flag_of(name)}", name]
+    help_ = option.help.replace("STUDY", study.name)
+    if hint is bool:
+        return click.Option(words, is_flag=True, default=None, help=help_)
+    if default := default_of(option):
+        help_ = f"{help_}  [default: {default}]"
+    kind: Any = str if get_origin(hint) is Literal or name == "budget" else _KINDS[hint]
+    several = isinstance(kind, CommaSeparated)
+    metavar = option.metavar or (kind.name if several else None)
+    if option.choices and len(option.choices) <= _FEW and not option.metavar:
+        metavar = ("," if several else "|").join(option.choices)
+    return click.Option(words, type=FOLDER if option.file else kind, metavar=metavar, help=help_)
+
+
+def default_of(option: Option) -> str:
+    """Write the default of an option; empty if it has none, or one that depends on others."""
+    value = option.default
+    if option.shown or callable(value) or value is None:
+        return option.shown
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def _resume_elsewhere(context: click.Context, option: click.Parameter, folder: str | None) -> None:
+    """Say where the option is, as one would look for it here."""
+    if folder is not None:
+        raise InputError(
+            f"--resume goes in place of a study: mahalens run --resume {shlex.quote(folder)}"
+        )
+
+
+def _run(
+    study: Study[Any],
+    *,
+    out: Path,
+    force: bool,
+    quiet: bool,
+    published: bool,
+    executor: str,
+    workers: int | None,
+    scheduler: str | None,
+    **options: Any,
+) -> None:
+    """Start a run with the options of the command line, and finish it."""
+    quiet = quiet or bool(click.get_current_context().obj)
+    if options.get("budget") is not None:
+        from mahalens.studies.budget import read_time
+
+        options["budget"] = read_time(options["budget"])
+    where: dict[str, Any] = {"executor": executor, "workers": workers, "scheduler": scheduler}
+    config = study.config.with_defaults(published=published, executor=executor, **options)
+    with announced(quiet, study.name, *study.data(config)):
+        from mahalens.studies.run import start
+
+        command = shlex.join(["mahalens", *sys.argv[1:]])
+        opened = start(study, config, out, force=force, command=command, **where)
+    with opened as folder:
+        finish(study, folder, quiet=quiet, **where)
+
+
+@click.group(cls=Studies, invoke_without_command=True)
 @click.option("--resume", type=FOLDER, metavar="DIR", help="Go on with the run in DIR.")
-@click.option("--engine", metavar="local|dask", help="With --resume: where the rest is computed.")
+@click.option("--executor", metavar="processes|dask", help="With --resume: where to compute.")
+@click.option("--workers", type=int, help="With --resume: processes on this machine.")
 @click.option("--scheduler", metavar="ADDRESS", help="With --resume and dask: its scheduler.")
-@click.option("--workers", type=int, help="With --resume: processes to compute in.")
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 @click.pass_context
-def run(
-    ctx: click.Context,
-    resume: Path | None,
-    engine: str | None,
-    scheduler: str | None,
-    workers: int | None,
-    quiet: bool,
-) -> None:
+def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -> None:
     """Run a study, or go on with one: run STUDY --out DIR, run --resume DIR."""
     ctx.obj = quiet  # so that "run --quiet STUDY" and "run STUDY --quiet" are the same
-    given = {"engine": engine, "scheduler": scheduler, "workers": workers}
-    where: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    where = {name: value for name, value in where.items() if value is not None}
     if resume is None:
         if where:
             raise InputError(
@@ -59,24 +234,24 @@ def run(
             raise InputError(f"run what? give a study ({', '.join(STUDIES)}) or --resume DIR")
         return
     if ctx.invoked_subcommand is not None:
-        raise InputError("--resume takes no study: the folder knows it; leave one of them out")
+        raise InputError("--resume DIR already determines the study; drop one of the two")
     from mahalens.studies.folder import RunFolder
 
     with RunFolder.open(resume) as folder:
         if folder.config.study not in STUDIES:
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
-        _check_where(folder, where)
         with announced(quiet, folder.config.study, resume):
-            import_module(f"mahalens.studies.{folder.config.study}.run")
-        carry_on(folder, quiet=quiet, **where)
+            from mahalens.studies.run import check_executor  # loads torch
+        where = {"executor": "processes", "workers": None, "scheduler": None, **where}
+        check_executor(**where)  # a finished run does not compute, but a wrong word is still wrong
+        finish(load_study(folder.config.study), folder, quiet=quiet, **where)
 
 
 @contextmanager
-def announced(quiet: bool, study: str, *read: object) -> Iterator[None]:
-    """Print a first line unless what is done is done at once: torch is loaded, data are read."""
-    named = ", ".join(str(one) for one in read if one is not None)
-    what = "".join(letter if letter.isprintable() else "?" for letter in named)
-    line = f"{study}: reading {what}" if what else f"{study}: starting"
+def announced(quiet: bool, study: str, *sources: object) -> Iterator[None]:
+    """Print a first line if loading torch and reading data takes longer than a moment."""
+    names = printable(", ".join(map(str, sources)))
+    line = f"{study}: reading {names}" if names else f"{study}: starting"
     timer = threading.Timer(SILENCE, click.echo, [line], {"err": True})
     timer.daemon = True
     if not quiet:
@@ -87,115 +262,16 @@ def announced(quiet: bool, study: str, *read: object) -> Iterator[None]:
         timer.cancel()
 
 
-def _check_where(folder: RunFolder, where: Iterable[str]) -> None:
-    """Refuse to compute a run in a way that its study does not know."""
-    study = folder.config.study
-    known: dict[str, tuple[str, ...]] = {"representation": ("engine", "scheduler")}
-    known |= dict.fromkeys(PAIRED, ("workers",))
-    for name in where:
-        if name not in known.get(study, ()):
-            able = ", ".join(one for one, ways in known.items() if name in ways)
-            raise InputError(
-                f"--{name}: {folder.path} holds a run of {study}, which has no such choice (only "
-                f"{able}); leave it out"
-            )
-
-
-@run.command()
-@click.option("--dim", type=int, help="Dimensions: 2, 10, 100 as published, or any.  [default: 2]")
-@click.option("--trials", type=int, help="Trials per model.  [default: 20]")
-@click.option("--epochs", type=int, help="Epochs of Adam (as published), or most steps of Newton.")
-@click.option("--samples", type=int, help="Training samples.  [default: as published]")
-@click.option("--solver", default="adam", show_default=True, metavar="|".join(SOLVERS))
-@click.option(
-    "--models", type=CommaSeparated(), default=",".join(MODELS), show_default=True, help="Some of:"
-)
-@click.option("--dtype", metavar="|".join(DTYPES), help="[default: float32; newton: float64]")
-@click.option("--device", default="cpu", show_default=True, help="Any device torch knows.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--gaussian", type=FOLDER, metavar="FILE", help="Your mean and covariance, npz or JSON."
-)
-@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the run.")
-@click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
-@click.option("--quiet", is_flag=True, help="No progress, no tables.")
-def gaussian(gaussian: Path | None, out: Path, force: bool, quiet: bool, **options: Any) -> None:
-    """Train networks to output the Mahalanobis distance, and read what they learned."""
-    if options["dim"] is None:
-        options["dim"] = _dim_of(gaussian) if gaussian else 2
-    config = GaussianConfig.with_defaults(**options, gaussian=gaussian.name if gaussian else None)
-    quiet = quiet or bool(click.get_current_context().obj)
-    with announced(quiet, "gaussian", gaussian):
-        from mahalens.studies.gaussian.run import start
-
-        command = shlex.join(["mahalens", *sys.argv[1:]])
-        opened = start(config, out, gaussian_file=gaussian, force=force, command=command)
-    with opened as folder:
-        carry_on(folder, quiet=quiet)
-
-
-@run.command()
-@click.option("--dim", type=int, help="Dimensions.  [default: 96]")
-@click.option("--count", type=int, help="Ellipsoids.  [default: 128]")
-@click.option("--ranks", type=WholeNumbers(), help="Components kept.  [default: 4,8,64]")
-@click.option(
-    "--methods",
-    type=CommaSeparated(),
-    default=",".join(METHODS),
-    show_default=True,
-    help="Some of:",
-)
-@click.option("--solver", default="adam", show_default=True, metavar="|".join(SEARCHES))
-@click.option("--steps", type=int, help="Steps of Adam, or most steps of Newton.")
-@click.option("--trials", type=int, default=5, show_default=True, help="Points to find, or fits.")
-@click.option("--noise", type=float, default=0.0, show_default=True, help="Noise in a distance.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--published", is_flag=True, help="The size of source 002: 784-D, 1024, 10,000 steps."
-)
-@click.option(
-    "--data",
-    metavar="NAME|DIR",
-    help="Fit ellipsoids to digits, mnist, fashion-mnist or IDX files.",
-)
-@click.option("--clusters", type=WholeNumbers(), help="With --data: clusters per class, as 2,4.")
-@click.option("--train-size", type=int, help="With --data: samples to fit to.")
-@click.option("--shrinkage", type=float, help="With --data: of every covariance, 0 to 1.")
-@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the run.")
-@click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
-@click.option("--quiet", is_flag=True, help="No progress, no tables.")
-def ellipsoids(out: Path, force: bool, quiet: bool, **options: Any) -> None:
-    """Find points from their distances to many ellipsoids; or fit ellipsoids to data."""
-    given = {name: value for name, value in options.items() if value is not None}
-    config = EllipsoidConfig.with_defaults(**given)
-    quiet = quiet or bool(click.get_current_context().obj)
-    with announced(quiet, "ellipsoids", config.data):
-        from mahalens.studies.ellipsoids.run import start
-
-        command = shlex.join(["mahalens", *sys.argv[1:]])
-        opened = start(config, out, force=force, command=command)
-    with opened as folder:
-        carry_on(folder, quiet=quiet)
-
-
-def _dim_of(gaussian: Path) -> int:
-    from mahalens.data import load_gaussian
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said again, once, when the run begins
-        return load_gaussian(gaussian).dim
-
-
-def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
-    """Finish the run, ``where`` it is to be computed, make its report and say what came out."""
-    from mahalens.console import Display, catch_interrupts
+def finish(study: Study[Any], folder: RunFolder, *, quiet: bool, **where: Any) -> None:
+    """Finish a run, ``where`` it is to be computed, make its report and print its results."""
+    from mahalens.progress import Display, catch_interrupts
     from mahalens.report import build_report
+    from mahalens.studies.run import execute
 
-    study = import_module(f"mahalens.studies.{folder.config.study}.run")
     try:
         if not folder.finished:
             with Display(quiet=quiet) as display, catch_interrupts() as should_stop:
-                study.carry_on(folder, display, should_stop, **where)
+                execute(study, folder, display, should_stop, **where)
                 if should_stop():  # too late for the study, but not for the report
                     raise Interrupted("stopped by the user")
         else:
@@ -223,14 +299,8 @@ def carry_on(folder: RunFolder, *, quiet: bool, **where: str | int) -> None:
 
 
 def _print_results(path: Path) -> None:
-    from rich.console import Console
-
     from mahalens.report.records import load_run
-    from mahalens.report.tables import run_tables
+    from mahalens.report.run_tables import run_tables
 
-    tables = run_tables(path.name, load_run(path).summary)
-    console = Console(highlight=False)
-    # On a narrow terminal lines wrap, rather than columns fold into single letters.
-    console.width = max(console.width, 18 * max(len(table.columns) for table in tables))
-    for table in tables:
-        console.print(table)
+    for table in run_tables(path.name, load_run(path)):
+        table.show()

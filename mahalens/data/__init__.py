@@ -1,4 +1,4 @@
-"""Where samples come from: drawn Gaussians, labelled data sets and the files a user brings.
+"""Data sets and random draws: named sets, files of a user, Gaussians, streams of random numbers.
 
 =======================  ==================================================================
 :func:`draw_gaussian`    a random Gaussian, drawn as in the Gaussian study
@@ -13,49 +13,12 @@
 :func:`read_ts`          a single ``.ts`` file of labelled series
 :func:`stream`           independent random numbers for each purpose of a run
 =======================  ==================================================================
+
+Modules, from the bottom up: ``named`` (which sets there are, and where their files lie),
+``formats`` (readers of files), ``draws``, ``dataset`` (the values), ``sequences``, ``files``
+(loading) and ``fetch``. Listing and fetching need no torch.
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader as _lazy
 
-from mahalens._lazy import attach
-
-if TYPE_CHECKING:
-    from mahalens.data.ellipsoids import draw_ellipsoids
-    from mahalens.data.fetch import fetch_set
-    from mahalens.data.gaussians import draw_gaussian, load_gaussian, save_gaussian
-    from mahalens.data.idx import read_idx
-    from mahalens.data.labelled import LabelledData
-    from mahalens.data.series import load_series, read_ts
-    from mahalens.data.sets import load_set
-    from mahalens.data.streams import stream
-
-__all__ = [
-    "LabelledData",
-    "draw_ellipsoids",
-    "draw_gaussian",
-    "fetch_set",
-    "load_gaussian",
-    "load_series",
-    "load_set",
-    "read_idx",
-    "read_ts",
-    "save_gaussian",
-    "stream",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "LabelledData": "mahalens.data.labelled",
-        "draw_ellipsoids": "mahalens.data.ellipsoids",
-        "draw_gaussian": "mahalens.data.gaussians",
-        "fetch_set": "mahalens.data.fetch",
-        "load_gaussian": "mahalens.data.gaussians",
-        "load_series": "mahalens.data.series",
-        "load_set": "mahalens.data.sets",
-        "read_idx": "mahalens.data.idx",
-        "read_ts": "mahalens.data.series",
-        "save_gaussian": "mahalens.data.gaussians",
-        "stream": "mahalens.data.streams",
-    },
-)
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

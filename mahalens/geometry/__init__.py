@@ -10,58 +10,6 @@
 =============================  ===============================================================
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader as _lazy
 
-from mahalens._lazy import attach
-
-if TYPE_CHECKING:
-    from mahalens.geometry.covariance import ledoit_wolf_shrinkage
-    from mahalens.geometry.ellipsoids import (
-        DiagonalEllipsoids,
-        Ellipsoids,
-        FullEllipsoids,
-        LowRankEllipsoids,
-        SharedBasisEllipsoids,
-        SphericalEllipsoids,
-        load_ellipsoids,
-    )
-    from mahalens.geometry.gaussian import Gaussian
-    from mahalens.geometry.reconstruction import Reconstruction, reconstruct
-    from mahalens.geometry.whitening import Spectrum, WhiteningKind
-
-__all__ = [
-    "DiagonalEllipsoids",
-    "Ellipsoids",
-    "FullEllipsoids",
-    "Gaussian",
-    "LowRankEllipsoids",
-    "Reconstruction",
-    "SharedBasisEllipsoids",
-    "Spectrum",
-    "SphericalEllipsoids",
-    "WhiteningKind",
-    "ledoit_wolf_shrinkage",
-    "load_ellipsoids",
-    "reconstruct",
-]
-
-_ELLIPSOIDS = "mahalens.geometry.ellipsoids"
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Gaussian": "mahalens.geometry.gaussian",
-        "Spectrum": "mahalens.geometry.whitening",
-        "WhiteningKind": "mahalens.geometry.whitening",
-        "ledoit_wolf_shrinkage": "mahalens.geometry.covariance",
-        "Ellipsoids": _ELLIPSOIDS,
-        "FullEllipsoids": _ELLIPSOIDS,
-        "LowRankEllipsoids": _ELLIPSOIDS,
-        "DiagonalEllipsoids": _ELLIPSOIDS,
-        "SphericalEllipsoids": _ELLIPSOIDS,
-        "SharedBasisEllipsoids": _ELLIPSOIDS,
-        "load_ellipsoids": _ELLIPSOIDS,
-        "Reconstruction": "mahalens.geometry.reconstruction",
-        "reconstruct": "mahalens.geometry.reconstruction",
-    },
-)
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

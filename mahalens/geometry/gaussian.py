@@ -1,18 +1,22 @@
-"""One Gaussian, or a batch of them: a mean and a factor, and everything derived from the two."""
+"""One Gaussian, or a batch of them: a mean and a factor L, and everything derived from the two.
+
+Spectrum and whitening are read from the factor and not from the covariance: the singular values of
+L are the square roots of the eigenvalues of Σ = L Lᵀ, and small ones keep twice as many digits.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
 from mahalens.geometry import covariance as estimation
-from mahalens.geometry.checks import (
+from mahalens.geometry._checks import (
     common_batch,
     dtype_name,
     require_count,
@@ -22,24 +26,29 @@ from mahalens.geometry.checks import (
     require_tensor,
     tensor_of,
 )
-from mahalens.geometry.whitening import (
-    Spectrum,
-    WhiteningKind,
-    require_kind,
-    spectrum,
-    unwhitening_matrix,
-    whitening_matrix,
-)
+
+WhiteningKind = Literal["pca", "zca", "cholesky"]
+"""The whitenings of :func:`whitening_matrix`; any rotation of one is a whitening too."""
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues [..., D], descending, and eigenvectors [..., D, D] as columns in that order."""
+
+    values: Tensor
+    vectors: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Gaussian:
-    """N(mean, Sigma) with Sigma = L L^T, held as mean [..., D] and factor L [..., D, D].
+    """A normal distribution N(mean, Σ) with Σ = L Lᵀ: mean [..., D] and factor L [..., D, D].
 
     L is lower triangular with a positive diagonal. The batch shapes ``...`` of the two are
     broadcast. Tensors are float32 or float64 on any device and are copied, so a Gaussian never
-    changes. Covariance, precision, whitening and distance are views of the factor; the
+    changes. Covariance, precision, whitening and distance are derived from the factor; the
     covariance is never inverted.
+
+    Use :meth:`from_data` to fit one to samples and :meth:`from_covariance` if you have the matrix.
+    For many Gaussians and one set of points, :mod:`mahalens.geometry.ellipsoids` is faster.
 
     >>> gaussian = Gaussian(torch.tensor([1.0, 2.0]), torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     >>> gaussian
@@ -109,7 +118,7 @@ class Gaussian:
         :class:`~mahalens.errors.SingularCovarianceError`. Two remedies, with the mean variance
         m = trace(S) / D and the shrinkage a in [0, 1]::
 
-            Sigma = (1 - a) S + (a + ridge) m I
+            Σ = (1 - a) S + (a + ridge) m I
 
         ``shrinkage="ledoit-wolf"`` chooses a (see
         :func:`~mahalens.geometry.ledoit_wolf_shrinkage`).
@@ -133,7 +142,7 @@ class Gaussian:
         kinds = {repr(gaussian) for gaussian in gaussians}
         if len(kinds) > 1:
             raise InputError(f"cannot stack unlike Gaussians: {' and '.join(sorted(kinds))}")
-        means, factors = zip(*((one.mean, one.factor) for one in gaussians), strict=True)
+        means, factors = zip(*((g.mean, g.factor) for g in gaussians), strict=True)
         return cls(torch.stack(means), torch.stack(factors))
 
     @property
@@ -158,30 +167,38 @@ class Gaussian:
 
     @property
     def covariance(self) -> Tensor:
-        """Sigma = L L^T [..., D, D], exactly symmetric."""
+        """Σ = L Lᵀ [..., D, D], exactly symmetric."""
         product = self.factor @ self.factor.mT
         return self._in_range("covariance", (product + product.mT) / 2)
 
     @property
     def precision(self) -> Tensor:
-        """Sigma^-1 = L^-T L^-1 [..., D, D], exactly symmetric."""
+        """Σ⁻¹ = L⁻ᵀ L⁻¹ [..., D, D], exactly symmetric."""
         inverse = whitening_matrix(self.factor, "cholesky")
         product = inverse.mT @ inverse
         return self._in_range("precision", (product + product.mT) / 2)
 
     @property
     def spectrum(self) -> Spectrum:
-        """Eigenvalues and eigenvectors of Sigma from one singular value decomposition of L."""
-        return spectrum(self.factor)
+        """Eigenvalues and eigenvectors of Σ from one singular value decomposition of L.
+
+        Their gradients are undefined where two eigenvalues coincide, as for every eigensolver.
+
+        >>> gaussian = Gaussian(torch.zeros(2), torch.tensor([[3.0, 0.0], [0.0, 5.0]]))
+        >>> gaussian.spectrum.values
+        tensor([25.,  9.])
+        """
+        deviations, directions = spread_axes(self.factor)
+        return Spectrum(deviations.square(), directions)
 
     @property
     def eigenvalues(self) -> Tensor:
-        """Eigenvalues of Sigma [..., D], descending."""
+        """Eigenvalues of Σ [..., D], descending."""
         return self.spectrum.values
 
     @property
     def eigenvectors(self) -> Tensor:
-        """Eigenvectors of Sigma [..., D, D]: columns, in the order of the eigenvalues.
+        """Eigenvectors of Σ [..., D, D]: columns, in the order of the eigenvalues.
 
         Of the two signs, the one that makes the largest entry of the column positive.
         """
@@ -189,15 +206,14 @@ class Gaussian:
 
     @property
     def condition_number(self) -> Tensor:
-        """Largest over smallest eigenvalue of Sigma [...]."""
+        """Largest over smallest eigenvalue of Σ [...]."""
         deviations: Tensor = torch.linalg.svdvals(self.factor)
         return (deviations[..., 0] / deviations[..., -1]).square()
 
     def whitening(self, kind: WhiteningKind = "pca") -> Tensor:
-        """Give W [..., D, D] with W Sigma W^T = I.
+        """Return W [..., D, D] with W Σ Wᵀ = I; :func:`whitening_matrix` has the three kinds.
 
-        ``"pca"`` is Lambda^-1/2 V^T, ``"zca"`` V Lambda^-1/2 V^T, ``"cholesky"`` L^-1. With
-        b = -W mean, the distance of x is ||W x + b||.
+        With b = -W mean, the distance of x is ‖W x + b‖: a linear layer measures it.
 
         >>> Gaussian(torch.zeros(2), torch.tensor([[2.0, 0.0], [0.0, 4.0]])).whitening("zca")
         tensor([[0.5000, 0.0000],
@@ -206,8 +222,8 @@ class Gaussian:
         return whitening_matrix(self.factor, kind)
 
     def whiten(self, x: Tensor, kind: WhiteningKind = "pca") -> Tensor:
-        """Give W (x - mean) for each row of x [..., N, D], the same shape."""
-        require_kind(kind)
+        """Return W (x - mean) for each row of x [..., N, D], the same shape."""
+        _require_kind(kind)
         centred = self._rows("x", x) - self.mean.unsqueeze(-2)
         if kind == "cholesky":
             white: Tensor = torch.linalg.solve_triangular(self.factor, centred.mT, upper=False)
@@ -215,15 +231,15 @@ class Gaussian:
         return centred @ whitening_matrix(self.factor, kind).mT
 
     def unwhiten(self, z: Tensor, kind: WhiteningKind = "pca") -> Tensor:
-        """Undo :meth:`whiten`: give mean + W^-1 z for each row of z [..., N, D]."""
-        rows = self._rows("z", z) @ unwhitening_matrix(self.factor, kind).mT
+        """Undo :meth:`whiten`: return mean + W⁻¹ z for each row of z [..., N, D]."""
+        rows = self._rows("z", z) @ _unwhitening_matrix(self.factor, kind).mT
         return rows + self.mean.unsqueeze(-2)
 
     def mahalanobis(self, x: Tensor, squared: bool = False) -> Tensor:
-        """Give sqrt((x - mean)^T Sigma^-1 (x - mean)) for each row of x [..., N, D]: [..., N].
+        """Return √((x - mean)ᵀ Σ⁻¹ (x - mean)) for each row of x [..., N, D]: [..., N].
 
         The distance is in units of spread: 1 is one standard deviation in whichever direction.
-        It comes from one triangular solve, ||L^-1 (x - mean)||; its gradient at the mean is 0.
+        It comes from one triangular solve, ‖L⁻¹ (x - mean)‖; its gradient at the mean is 0.
         The batch shapes of x and of the Gaussian are broadcast; a NaN in a row of x stays in
         that row's distance. A NumPy array takes the dtype of the Gaussian. A distance, or a
         square, too large for the dtype is infinite.
@@ -236,9 +252,9 @@ class Gaussian:
         return length * unit.squeeze(-1)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Give log N(x; mean, Sigma) for each row of x [..., N, D]: [..., N].
+        """Return log N(x; mean, Σ) for each row of x [..., N, D]: [..., N].
 
-        -1/2 (distance^2 + D log 2 pi) - sum_i log L_ii
+        ``-½ (distance² + D log 2π) - Σᵢ log Lᵢᵢ``
 
         >>> standard = Gaussian(torch.zeros(1), torch.eye(1))
         >>> standard.log_density(torch.zeros(1, 1))
@@ -251,8 +267,8 @@ class Gaussian:
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw n points from each Gaussian: mean + L z with z standard normal, [..., n, D].
 
-        z is drawn on the CPU in float64 whatever the Gaussian's dtype and device, so that one
-        seed gives the same points, up to rounding, everywhere.
+        z is drawn on the CPU in float64 whatever the Gaussian's dtype and device: one seed gives
+        the same points, up to rounding, everywhere.
 
         >>> generator = torch.Generator().manual_seed(0)
         >>> Gaussian(torch.zeros(2), torch.eye(2)).sample(5, generator).shape
@@ -270,7 +286,7 @@ class Gaussian:
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Gaussian:
-        """Give the same Gaussian in another dtype or on another device."""
+        """Return the same Gaussian in another dtype or on another device."""
         return Gaussian(*(part.to(device, dtype) for part in (self.mean, self.factor)))
 
     def __getitem__(self, index: Any) -> Gaussian:
@@ -313,3 +329,58 @@ class Gaussian:
         require_same_kind(name, x, "this Gaussian", self.mean)
         common_batch(name, x.shape[:-2], "this Gaussian", self.batch_shape)
         return x
+
+
+def _require_kind(kind: str) -> None:
+    kinds = get_args(WhiteningKind)
+    if kind not in kinds:
+        raise InputError(f"whitening kind is {kind!r}, wanted one of {', '.join(kinds)}")
+
+
+def spread_axes(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the axes of the ellipsoid of Σ: deviations [..., D] and directions [..., D, D].
+
+    The directions are columns, longest axis first. Each is turned so that its largest entry is
+    positive, because a sign left to the library would differ between machines. Of entries that
+    are equal within 0.1 %, as in the diagonals of a square, the first decides.
+    """
+    directions, deviations, _ = torch.linalg.svd(factor)
+    size = directions.detach().abs()
+    is_largest = size >= 0.999 * size.amax(dim=-2, keepdim=True)
+    deciding = is_largest.to(torch.uint8).argmax(dim=-2, keepdim=True)  # the first of them
+    signs = torch.gather(directions.detach(), -2, deciding).sign()
+    return deviations, directions * signs
+
+
+def whitening_matrix(factor: Tensor, kind: WhiteningKind) -> Tensor:
+    """Return W [..., D, D] with W Σ Wᵀ = I, for Σ = L Lᵀ = V Λ Vᵀ with the factor L.
+
+    ============  =================================================================
+    ``pca``       Λ^(-½) Vᵀ: row i is eigenvector i over its deviation
+    ``zca``       V Λ^(-½) Vᵀ: the symmetric one, nearest to the identity
+    ``cholesky``  L⁻¹: lower triangular, unit i sees only inputs 1 to i
+    ============  =================================================================
+
+    Reference: Kessy, Lewin and Strimmer, "Optimal whitening and decorrelation", 2018.
+    """
+    _require_kind(kind)
+    if kind == "cholesky":
+        identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        inverse: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False)
+        return inverse
+    deviations, directions = spread_axes(factor)
+    pca = directions.mT / deviations.unsqueeze(-1)
+    if kind == "pca":
+        return pca
+    zca = directions @ pca
+    return (zca + zca.mT) / 2  # symmetric to the last bit
+
+
+def _unwhitening_matrix(factor: Tensor, kind: WhiteningKind) -> Tensor:
+    """Return the inverse of :func:`whitening_matrix`, without inverting: V Λ^½ and so on."""
+    _require_kind(kind)
+    if kind == "cholesky":
+        return factor
+    deviations, directions = spread_axes(factor)
+    inverse_pca = directions * deviations.unsqueeze(-2)
+    return inverse_pca @ directions.mT if kind == "zca" else inverse_pca

@@ -1,25 +1,100 @@
-"""What is wrong with starting weights, before any training: :func:`check_init`."""
+"""Faults of starting weights, before any training: :func:`check_init`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from mahalens.auditing.network import audit
+from mahalens.auditing.api import audit
+from mahalens.auditing.batches import DataBatches as Batches
 from mahalens.auditing.record import LayerRecord
-from mahalens.auditing.watch.batches import Batches
-from mahalens.auditing.watch.forward import Runner
-from mahalens.init.layer_check import LayerCheck
-from mahalens.init.norms import fresh_norms, settled_norms
-from mahalens.init.prototypes import check_prototypes, prototype_layers
+from mahalens.auditing.runner import Forward, Runner, untouched
+from mahalens.errors import InputError
+from mahalens.init.model import fresh_norms, settled_norms, watch_calls
+from mahalens.nn.distances import OffsetL2
+from mahalens.nn.head import DistanceHead
+from mahalens.nn.mahalanobis import Mahalanobis
 
 _UNUSED = {"perturb": False, "examples": False, "labelled": False, "baseline": None}
+_SHOWN = 8
+
+Distances = OffsetL2 | Mahalanobis
+
+
+class LayerCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Faults of the starting weights of one layer; units by number."""
+
+    name: str
+    kind: str
+    units: int
+    activation: str
+    dead: tuple[int, ...] = ()
+    """Units that no input reaches: their activation is 0 on every row."""
+    outside: tuple[int, ...] = ()
+    """Units whose hyperplane misses the data: all rows are on one side of it. Not the dead ones.
+    Of prototypes: those that no row is nearest to."""
+    flat: tuple[int, ...] = ()
+    """Units that are constant, or at a flat end of their activation on nearly all rows."""
+    copies: tuple[tuple[int, int], ...] = ()
+    """Pairs of units with the same hyperplane and side, which training cannot tell apart."""
+    silent: float = 0.0
+    """Share of the rows that no unit reaches."""
+    silent_samples: tuple[int, ...] = ()
+    """The first few samples with such a row."""
+    faulty: tuple[int, ...] = ()
+    """Units that are NaN or infinite on some row."""
+    positions: int = 1
+    """Rows of a sample: patches of a convolution, places in a sequence."""
+    prototypes: bool = False
+    """Whether the units are distances to prototypes, and not hyperplanes."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The faults in words."""
+        problems = []
+        if self.faulty:
+            problems.append(f"{self._of(self.faulty)} NaN or infinite ({_few(self.faulty)})")
+        if self.dead:
+            problems.append(f"{self._of(self.dead)} reached by no input ({_few(self.dead)})")
+        if self.outside:
+            place = (
+                "that no input is nearest to" if self.prototypes else "with all data on one side"
+            )
+            problems.append(f"{self._of(self.outside)} {place} ({_few(self.outside)})")
+        if self.flat:
+            problems.append(f"{self._of(self.flat)} flat from the start ({_few(self.flat)})")
+        if self.copies:
+            pairs = [f"{i} = {j}" for i, j in self.copies]
+            problems.append(f"{len(self.copies)} pairs of copies ({_few(pairs)})")
+        if self.silent and (self.positions == 1 or self.silent == 1):
+            problems.append(self._silence("inputs"))
+        return tuple(problems)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Remarks that are no faults: a blank patch may reach no unit, where others do."""
+        if self.positions == 1 or not 0 < self.silent < 1:
+            return ()
+        return (self._silence("patches" if self.kind.startswith("Conv") else "rows"),)
+
+    def _silence(self, rows: str) -> str:
+        return f"{100 * self.silent:.3g} % of {rows} reach no unit ({_few(self.silent_samples)})"
+
+    def _of(self, units: Sequence[int]) -> str:
+        return f"{len(units)} of {self.units} {'prototypes' if self.prototypes else 'units'}"
 
 
 class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with starting weights; made by :func:`check_init`."""
+    """Faults of the starting weights of a model; made by :func:`check_init`."""
 
     layers: tuple[LayerCheck, ...]
     samples: int
@@ -32,9 +107,7 @@ class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
         return all(layer.ok for layer in self.layers)
 
     def layer(self, name: str) -> LayerCheck:
-        """The layer of that name."""
-        from mahalens.errors import InputError
-
+        """Return the layer of that name, or raise."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
@@ -42,7 +115,7 @@ class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
         raise InputError(f"there is no layer {name!r} in this check; there are {known}")
 
     def __str__(self) -> str:
-        """The answer, then a line for each layer that there is something to say of."""
+        """Return the answer, then a line for each layer with problems or remarks."""
         count, bad = len(self.layers), [layer for layer in self.layers if not layer.ok]
         on = f"on {self.samples} sample{'s' * (self.samples != 1)}"
         if not bad:
@@ -51,9 +124,9 @@ class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
             lines = [f"not ready: something is wrong in {len(bad)} of {count} layers {on}"]
         for layer in self.layers:
             follows = "" if layer.activation == "none" else f", {layer.activation}"
-            said = [*layer.problems, *(f"by the way, {remark}" for remark in layer.remarks)]
-            if said:
-                lines.append(f"  {layer.name} ({layer.kind}{follows}): {'; '.join(said)}")
+            notes = [*layer.problems, *(f"by the way, {remark}" for remark in layer.remarks)]
+            if notes:
+                lines.append(f"  {layer.name} ({layer.kind}{follows}): {'; '.join(notes)}")
         if self.unread:
             lines.append(f"  not read: {', '.join(self.unread)}")
         return "\n".join(lines)
@@ -70,7 +143,7 @@ def check_init(model: nn.Module, data: Any, **options: Any) -> InitCheck:
     - **flat**: constant units, and those at a flat end of a sigmoid or tanh on nearly all data;
     - **copies**: pairs with the same hyperplane and side;
     - **silent**: inputs that reach no unit, so that nothing behind the layer can tell them apart.
-      Of a convolution patches are counted, and said by the way: a blank one is no fault;
+      Of a convolution, patches are counted and remarked on: a blank one is no fault;
     - **faulty**: units that are NaN or infinite.
 
     Units of ``OffsetL2``, ``Mahalanobis`` and ``DistanceHead`` are distances. There **outside** are
@@ -106,20 +179,23 @@ def check_init(model: nn.Module, data: Any, **options: Any) -> InitCheck:
 
 def _check(model: nn.Module, data: Any, options: dict[str, Any]) -> InitCheck:
     layers = options.pop("layers", None)
-    known = prototype_layers(model) if isinstance(model, nn.Module) else {}
-    asked = known if layers is None else {name: known[name] for name in layers if name in known}
-    others = None if layers is None else [name for name in layers if name not in known]
-    found: list[LayerCheck] = []
-    if asked:
+    measuring = _prototype_layers(model) if isinstance(model, nn.Module) else {}
+    wanted = measuring
+    others = None
+    if layers is not None:
+        wanted = {name: measuring[name] for name in layers if name in measuring}
+        others = [name for name in layers if name not in measuring]
+    checks: list[LayerCheck] = []
+    if wanted:
         running = {name: options[name] for name in ("batch_size", "forward") if name in options}
-        found, samples, more = check_prototypes(model, asked, data, **running)
-        if found and (others == [] or (others is None and not more)):
-            return InitCheck(layers=tuple(found), samples=samples)
+        checks, samples, more = _check_prototypes(model, wanted, data, **running)
+        if checks and (others == [] or (others is None and not more)):
+            return InitCheck(layers=tuple(checks), samples=samples)
     record = audit(model, data, layers=others, **{**_UNUSED, **options})
     # The audit reads prototypes as well, a head's under the head's name or that of its distances.
-    prototypes = {name for layer in found for name in (layer.name, f"{layer.name}.distance")}
+    prototypes = {name for layer in checks for name in (layer.name, f"{layer.name}.distance")}
     others_read = [layer for layer in record.layers if layer.name not in prototypes]
-    read = [*map(_checked, others_read), *found]
+    read = [*map(_checked, others_read), *checks]
     # A PointSlope is read as the Linear that it is, though its points are no weight of one.
     names = {layer.name for layer in read} | prototypes
     return InitCheck(
@@ -148,3 +224,115 @@ def _checked(layer: LayerRecord) -> LayerCheck:
         silent=units.silent_share,
         silent_samples=units.silent_samples,
     )
+
+
+def _prototype_layers(model: nn.Module) -> dict[str, Distances]:
+    """Return the layers of prototypes by name; that of a head goes by the name of the head."""
+    model = getattr(model, "_orig_mod", model)
+    modules = dict(model.named_modules())
+    heads = {id(m.distance): name for name, m in modules.items() if isinstance(m, DistanceHead)}
+    layers = {}
+    for name, module in modules.items():
+        if isinstance(module, Distances):
+            kind = "DistanceHead" if id(module) in heads else type(module).__name__
+            layers[heads.get(id(module), name) or kind] = module
+    return layers
+
+
+def _check_prototypes(
+    model: nn.Module,
+    layers: dict[str, Distances],
+    data: Any,
+    batch_size: int = 512,
+    forward: Forward | None = None,
+) -> tuple[list[LayerCheck], int, bool]:
+    """Return the checks, the number of samples, and whether there are hyperplanes to read."""
+    runner, batches = Runner(model, forward), Batches(data, batch_size, False)
+    seen = {name: _Seen(len(layer.mu)) for name, layer in layers.items()}
+    samples, more = 0, False
+    try:
+        with untouched(runner.model):
+            first = next(iter(batches), None)
+            more = first is not None and bool(runner.survey(first)[0])
+        with (
+            untouched(runner.model),
+            watch_calls(layers, lambda name, x, output: seen[name].add(output)),
+        ):
+            for batch in batches:
+                runner.run(batch, lambda use: None)
+                samples += batch.size
+    finally:
+        batches.restore()
+    heads = [m for m in runner.model.modules() if isinstance(m, DistanceHead)]
+    owners = {id(head.distance): "DistanceHead" for head in heads}
+    checks = []
+    for name, layer in layers.items():
+        if seen[name].rows:
+            kind = owners.get(id(layer), type(layer).__name__)
+            checks.append(seen[name].check(name, kind, layer))
+    return checks, samples, more
+
+
+class _Seen:
+    """Extremes of the distances to K prototypes, over all rows."""
+
+    def __init__(self, units: int) -> None:
+        self.rows = 0
+        self._nearest = torch.zeros(units, dtype=torch.int64)
+        self._least = torch.full((units,), torch.inf)
+        self._greatest = torch.full((units,), -torch.inf)
+        self._faulty = torch.zeros(units, dtype=torch.bool)
+
+    def add(self, output: Tensor) -> None:
+        """Take in the output of one call."""
+        distances = output.detach().to("cpu").float().reshape(-1, len(self._nearest))
+        if not len(distances):
+            return
+        self.rows += len(distances)
+        odd = ~distances.isfinite()
+        self._faulty |= odd.any(0)
+        nearest = distances.masked_fill(odd, torch.inf).argmin(1)
+        self._nearest += torch.bincount(nearest, minlength=len(self._nearest))
+        self._least = torch.minimum(self._least, distances.amin(0))
+        self._greatest = torch.maximum(self._greatest, distances.amax(0))
+
+    def check(self, name: str, kind: str, layer: Distances) -> LayerCheck:
+        constant = (self._least == self._greatest) & ~self._faulty
+        missed = (self._nearest == 0) & ~constant & ~self._faulty
+        return LayerCheck(
+            name=name,
+            kind=kind,
+            units=len(self._nearest),
+            activation="none",
+            prototypes=True,
+            outside=_numbers(missed),
+            flat=_numbers(constant),
+            copies=_copies(layer),
+            faulty=_numbers(self._faulty),
+        )
+
+
+def _copies(layer: Distances) -> tuple[tuple[int, int], ...]:
+    """Return prototypes at one place that measure alike, each with the first that it repeats."""
+    parts: list[Tensor] = [layer.mu]
+    if isinstance(layer, OffsetL2):
+        parts.append(layer.alpha)
+    elif not layer.shared:
+        parts += [layer.axes.flatten(1), layer.log_spread]
+    rows = torch.cat([part.detach() for part in parts], 1)
+    _, place = torch.unique(rows, dim=0, return_inverse=True)
+    first: dict[int, int] = {}
+    return tuple(
+        (first[number], unit)
+        for unit, number in enumerate(place.tolist())
+        if first.setdefault(number, unit) != unit
+    )
+
+
+def _numbers(mask: Tensor) -> tuple[int, ...]:
+    return tuple(mask.nonzero()[:, 0].tolist())
+
+
+def _few(items: Sequence[Any]) -> str:
+    shown = ", ".join(str(item) for item in items[:_SHOWN])
+    return f"{shown}, ..." if len(items) > _SHOWN else shown

@@ -1,139 +1,94 @@
-"""Starting weights from clusters and their principal axes (arXiv 2410.19352, section 5)."""
+"""Rows in clusters or classes: their means, principal axes and spreads, and shapes from these."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.init.axes import Axes, mirrored, principal_axes
-from mahalens.init.rows import Rows
-from mahalens.init.targets import Hyperplanes, Prototypes
+from mahalens.geometry.covariance import centre, lower_factor
+from mahalens.geometry.gaussian import spread_axes
+from mahalens.init.targets import Ellipsoidal, Ellipsoids, Prototypes, Rows
+from mahalens.nn.distances import OffsetL2
+from mahalens.nn.head import DistanceHead
+from mahalens.nn.mahalanobis import REST_SHARE, Mahalanobis
 
+_MARGIN = 4  # a spread of fewer rounding errors of the rows is none
 _TRIES = 3  # k-means is started so often, and the best result taken
 _STEPS = 30  # and goes on for so long at most: a start needs no last digits
 
+Generator = torch.Generator | None
+Distances = Ellipsoids | Prototypes
 
-def cluster_pca(
-    units: int,
-    rows: Rows,
-    generator: torch.Generator | None,
-    *,
-    clusters: int | None = None,
-    axes: int | None = None,
-    mirror: bool = False,
-) -> Hyperplanes:
-    """Hyperplanes through the means of clusters, across their principal axes.
 
-    See :func:`mahalens.init.cluster_pca_`.
+class Axes(NamedTuple):
+    """Mean [D] of rows, and R principal axes, the longest first."""
+
+    mean: Tensor
+    deviations: Tensor
+    """Standard deviation along each, of the unbiased covariance: √λ [R]."""
+    directions: Tensor
+    """Eigenvectors as rows [R, D]; of both signs the one whose largest entry is positive."""
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.deviations)
+
+    def whitening(self) -> Tensor:
+        """Return rows ``λ^(-1/2) v`` [R, D]: along each the outputs have variance 1."""
+        return self.directions / self.deviations[:, None]
+
+
+def principal_axes(rows: Tensor, precision: float) -> Axes:
+    """Return mean and principal axes of rows [n, D], float64.
+
+    An axis counts if its spread is more than what rounding makes of no spread: each input is
+    known up to ``precision`` times its size. A constant input therefore has no axis and gets
+    the weight 0, whatever its value; small inputs beside large ones keep theirs.
+
+    >>> rows = torch.tensor([[9.0, 5.0], [1.0, 5.0], [2.0, 5.0]]).double()  # the last is constant
+    >>> principal_axes(rows, 1e-16).directions
+    tensor([[1., 0.]], dtype=torch.float64)
     """
-    needed = (units + 1) // 2 if mirror else units
-    if axes is not None:
-        _check_axes(axes)
-    if rows.labels is None:
-        wanted = _clusters_for(needed, rows.width, clusters, axes)
-    else:
-        wanted = len(by_class(rows))
-        if clusters is not None and clusters != wanted:
-            raise InputError(
-                f"clusters is {clusters}, but y has {wanted} classes, which are the clusters then; "
-                f"leave out one of both"
-            )
-    fixed = clusters is not None or rows.labels is not None
-    if fixed and axes is not None and wanted * axes < needed:
-        raise InputError(
-            f"{wanted} clusters with {axes} axes each give {wanted * axes} hyperplanes, wanted "
-            f"{needed}; ask for more of either, or leave one to be found"
-        )
-    while True:
-        groups = k_means(rows, wanted, generator) if rows.labels is None else by_class(rows)
-        # The largest cluster first: where units are few, they go where most of the data is.
-        groups.sort(key=len, reverse=True)
-        found = [principal_axes(rows.values[group], rows.precision) for group in groups]
-        dealt = _deal(found, needed, axes)
-        missing = needed - len(dealt)
-        if not missing:
-            break
-        # A sample far from all others is a cluster without axes. Others make up for it, as long
-        # as there can be two samples in each.
-        if fixed or 2 * (wanted + missing) > rows.count:
-            raise InputError(
-                f"{needed} axes are wanted, but the {rows.count} rows of {rows.width} inputs in "
-                f"{wanted} clusters have only {len(dealt)} with spread; give more samples, fewer "
-                f"units or other clusters"
-            )
-        wanted += missing
-    weight = torch.stack([found[c].directions[a] / found[c].deviations[a] for c, a in dealt])
-    point = torch.stack([found[c].mean for c, _ in dealt])
-    if mirror:
-        weight, point = mirrored(weight, units), point.repeat_interleave(2, 0)[:units]
-    return Hyperplanes(weight, point)
+    count, width = rows.shape
+    mean, centred = centre(rows)
+    if count < 2:
+        return Axes(mean, rows.new_zeros(0), rows.new_zeros(0, width))
+    scaled = centred / math.sqrt(count - 1)
+    if count > width:
+        deviations, columns = spread_axes(lower_factor(scaled))
+    else:  # the axes lie in the span of the few rows: a small problem, however wide they are
+        basis, small = torch.linalg.qr(scaled.T)
+        left, deviations, _ = torch.linalg.svd(small)
+        columns = basis @ left
+        largest = columns.abs().argmax(0, keepdim=True)
+        columns = columns * columns.gather(0, largest).sign()
+    sizes = rows.square().mean(0).sqrt()
+    noise = _MARGIN * precision * (columns * sizes[:, None]).norm(dim=0)
+    solver = max(count, width) * torch.finfo(torch.float64).eps * deviations[0]
+    spread = deviations > torch.maximum(noise, solver)
+    return Axes(mean, deviations[spread], columns[:, spread].T)
 
 
-def cluster_prototypes(
-    units: int, rows: Rows, generator: torch.Generator | None, *, clusters: int | None = None
-) -> Prototypes:
-    """A prototype at the mean of each of K clusters."""
-    if clusters is not None and clusters != units:
-        raise InputError(
-            f"clusters is {clusters}, but the layer has {units} prototypes, one for each cluster; "
-            f"leave it out"
-        )
-    if rows.labels is not None:
-        return class_prototypes(units, rows, generator)
-    return prototypes_of(rows, k_means(rows, units, generator), units)
+def mirrored(weight: Tensor, units: int) -> Tensor:
+    """Return each row followed by its negative, cut to ``units`` rows: two ReLU units are an Abs.
 
-
-def class_prototypes(units: int, rows: Rows, generator: torch.Generator | None) -> Prototypes:
-    """Prototypes at the means of the classes, unit k for class k; see :func:`class_groups`."""
-    return prototypes_of(rows, class_groups(units, rows, generator), units)
-
-
-def class_groups(units: int, rows: Rows, generator: torch.Generator | None) -> list[Tensor]:
-    """The rows of each unit, unit k for class k.
-
-    With more units than classes these begin again: a class with several units is divided into as
-    many clusters, for two prototypes at one place would stay together for ever.
+    >>> mirrored(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 3)
+    tensor([[ 1.,  2.],
+            [-1., -2.],
+            [ 3.,  4.]])
     """
-    classes = by_class(rows)
-    parts = []
-    for number, group in enumerate(classes):
-        count = len(range(number, units, len(classes)))
-        own = Rows(rows.values[group], None, rows.precision)
-        parts.append([group[part] for part in k_means(own, max(1, count), generator)])
-    turns = max(len(part) for part in parts)
-    return [part[turn] for turn in range(turns) for part in parts if turn < len(part)]
+    return torch.stack([weight, -weight], 1).flatten(0, 1)[:units]
 
 
-def prototypes_of(rows: Rows, groups: list[Tensor], units: int) -> Prototypes:
-    """A prototype at the mean of each group, whose spread makes the mean square distance 1.
-
-    With more units than groups these begin again. Groups without spread get that of all.
-    """
-    points = torch.stack([rows.values[group].mean(0) for group in groups])
-    squares = torch.stack(
-        [(rows.values[g] - p).square().sum(1).mean() for g, p in zip(groups, points, strict=True)]
-    )
-    sizes = torch.tensor([len(group) for group in groups], dtype=squares.dtype)
-    pooled = (squares * sizes).sum() / sizes.sum()
-    if not float(pooled) > 0:
-        raise InputError(
-            f"the {rows.count} rows have no spread within {len(groups)} clusters; give more "
-            f"samples that differ, or fewer units"
-        )
-    least = pooled * torch.finfo(squares.dtype).eps
-    spread = torch.where(squares > least, squares, pooled).sqrt()
-    chosen = torch.arange(units) % len(groups)
-    return Prototypes(points[chosen], spread[chosen])
-
-
-def k_means(rows: Rows, clusters: int, generator: torch.Generator | None) -> list[Tensor]:
-    """The rows of each cluster, as numbers; the seed of k-means is drawn from ``generator``."""
-    if isinstance(clusters, bool) or not isinstance(clusters, int) or clusters < 1:
-        raise InputError(f"clusters is {clusters!r}, wanted a whole number of at least 1")
+def k_means(rows: Rows, clusters: int, generator: Generator) -> list[Tensor]:
+    """Return the row numbers of each cluster; the seed of k-means is drawn from ``generator``."""
+    check_count("clusters", clusters)
     if clusters > rows.count:
         raise InputError(
             f"{clusters} clusters are wanted of {rows.count} samples; give more samples, fewer "
@@ -149,9 +104,9 @@ def k_means(rows: Rows, clusters: int, generator: torch.Generator | None) -> lis
     centred = rows.values - rows.values.mean(0)
     near_zero = (centred / centred.abs().max().clamp_min(1e-300)).float().numpy()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # said below, as an error
-        found = KMeans(clusters, n_init=_TRIES, max_iter=_STEPS, random_state=seed).fit(near_zero)
-    labels = torch.from_numpy(found.labels_).long()
+        warnings.simplefilter("ignore", ConvergenceWarning)  # raised below, as an error
+        model = KMeans(clusters, n_init=_TRIES, max_iter=_STEPS, random_state=seed).fit(near_zero)
+    labels = torch.from_numpy(model.labels_).long()
     groups = [(labels == c).nonzero()[:, 0] for c in range(clusters)]
     if not all(len(group) for group in groups):
         distinct = len(torch.unique(rows.values, dim=0))
@@ -162,42 +117,160 @@ def k_means(rows: Rows, clusters: int, generator: torch.Generator | None) -> lis
     return groups
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise unless an option is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}, wanted a whole number of at least 1")
+
+
 def by_class(rows: Rows) -> list[Tensor]:
-    """The rows of each class, as numbers, in the order of the classes."""
+    """Return the row numbers of each class, in the order of the classes."""
     if rows.labels is None:
         raise InputError("the classes of the samples are wanted; give y, or data as a pair (x, y)")
     groups = []
-    for known, seen in sorted(rows.seen.items()):
-        group = (rows.labels == known).nonzero()[:, 0]
+    for label, seen in sorted(rows.seen.items()):
+        group = (rows.labels == label).nonzero()[:, 0]
         if len(group) < 2:
             advice = "give more of it, or leave it out"
             if seen > 1:
                 advice = f"it has {seen} in all, so take more rows, or rows=None for all"
             raise InputError(
-                f"class {known} has {len(group)} row among the {rows.count} used, wanted at least "
+                f"class {label} has {len(group)} row among the {rows.count} used, wanted at least "
                 f"2 to see any spread; {advice}"
             )
         groups.append(group)
     return groups
 
 
-def _clusters_for(units: int, width: int, clusters: int | None, axes: int | None) -> int:
-    """How many clusters: as many as axes of each, unless the rows have fewer axes."""
-    if clusters is not None:
-        return clusters
-    if axes is not None:
-        return math.ceil(units / axes)
-    return max(round(math.sqrt(units)), math.ceil(units / width))
+def class_groups(rows: Rows, units: int, generator: Generator) -> list[Tensor]:
+    """Return the row numbers of each unit, unit k for class k.
+
+    With more units than classes these begin again: a class with several units is divided into as
+    many clusters, for two prototypes at one place would stay together for ever.
+    """
+    classes = by_class(rows)
+    parts = []
+    for number, group in enumerate(classes):
+        count = len(range(number, units, len(classes)))
+        members = Rows(rows.values[group], None, rows.precision)
+        parts.append([group[part] for part in k_means(members, max(1, count), generator)])
+    turns = max(len(part) for part in parts)
+    return [part[turn] for turn in range(turns) for part in parts if turn < len(part)]
 
 
-def _check_axes(axes: int) -> None:
-    if isinstance(axes, bool) or not isinstance(axes, int) or axes < 1:
-        raise InputError(f"axes is {axes!r}, wanted a whole number of at least 1")
+def means_of(rows: Rows, groups: list[Tensor]) -> Tensor:
+    """Return the mean of each group [groups, D]."""
+    return torch.stack([rows.values[group].mean(0) for group in groups])
 
 
-def _deal(found: list[Axes], units: int, axes: int | None) -> list[tuple[int, int]]:
-    """Cluster and axis of each unit: the first axis of every cluster, then the second, ..."""
-    most = max(one.rank for one in found)
-    rounds = range(most if axes is None else min(most, axes))
-    dealt = [(c, a) for a in rounds for c, one in enumerate(found) if a < one.rank]
-    return dealt[:units]
+def prototypes_of(rows: Rows, groups: list[Tensor], units: int) -> Prototypes:
+    """Return a prototype at the mean of each group, whose spread makes the mean square distance 1.
+
+    With more units than groups these begin again. Groups without spread get that of all.
+    """
+    points = means_of(rows, groups)
+    squares = torch.stack(
+        [(rows.values[g] - p).square().sum(1).mean() for g, p in zip(groups, points, strict=True)]
+    )
+    sizes = torch.tensor([len(group) for group in groups], dtype=squares.dtype)
+    pooled = (squares * sizes).sum() / sizes.sum()
+    _check_spread(pooled, rows, groups)
+    least = pooled * torch.finfo(squares.dtype).eps
+    spread = torch.where(squares > least, squares, pooled).sqrt()
+    chosen = torch.arange(units) % len(groups)
+    return Prototypes(points[chosen], spread[chosen])
+
+
+def within_groups(rows: Rows, groups: list[Tensor]) -> Tensor:
+    """Return all rows relative to the mean of their group, scaled to their degrees of freedom.
+
+    A variance divides by one less than the number of rows, but each group has lost its mean.
+    """
+    parts = [rows.values[group] - rows.values[group].mean(0) for group in groups]
+    count = sum(map(len, groups))
+    return torch.cat(parts) * math.sqrt((count - 1) / max(1, count - len(groups)))
+
+
+def pooled_spread(rows: Rows, groups: list[Tensor]) -> Tensor:
+    """Return the root mean variance of an input within groups []."""
+    spread = within_groups(rows, groups).var(0).mean().sqrt()
+    _check_spread(spread, rows, groups)
+    return spread
+
+
+def _check_spread(spread: Tensor, rows: Rows, groups: list[Tensor]) -> None:
+    if not float(spread) > 0:
+        raise InputError(
+            f"the {rows.count} rows have no spread within {len(groups)} clusters; give more "
+            f"samples that differ, or fewer units"
+        )
+
+
+def distance_of(layer: Ellipsoidal) -> Mahalanobis | OffsetL2:
+    """Return the layer that measures distances: that of a head, or the layer itself."""
+    return layer.distance if isinstance(layer, DistanceHead) else layer
+
+
+def groups_for(layer: Ellipsoidal, rows: Rows, generator: Generator) -> list[Tensor]:
+    """Return the rows of each unit: its class in a head, or its cluster, or part of a class."""
+    if isinstance(layer, DistanceHead):
+        return groups_by_number(layer, rows)
+    if rows.labels is None:
+        return k_means(rows, layer.classes, generator)
+    groups = class_groups(rows, layer.classes, generator)
+    return [groups[unit % len(groups)] for unit in range(layer.classes)]
+
+
+def groups_by_number(head: DistanceHead, rows: Rows) -> list[Tensor]:
+    """Return the rows of each class of a head, or raise where these are other classes."""
+    groups, labels = by_class(rows), sorted(rows.seen)
+    if labels != list(range(head.classes)):
+        wanted = set(range(head.classes))
+        odd = next((f"has class {label}" for label in labels if label not in wanted), "")
+        odd = odd or f"has no class {min(wanted.difference(labels))}"
+        raise InputError(
+            f"y {odd}, but the head has a prototype for each of the classes 0 to "
+            f"{head.classes - 1}; give samples of just these"
+        )
+    return groups
+
+
+def spheres(layer: Ellipsoidal, point: Tensor, spread: Tensor, generator: Generator) -> Distances:
+    """Return prototypes with one spread each [K]; axes are drawn, with its length on average."""
+    distance = distance_of(layer)
+    if isinstance(distance, OffsetL2):
+        return Prototypes(point, spread)
+    shapes = len(distance.axes)
+    axes = torch.randn(distance.axes.shape, generator=generator, dtype=torch.float64)
+    scale = spread[:shapes] / distance.inputs**0.5
+    return Ellipsoids(point, axes * scale[:, None, None], spread[:shapes])
+
+
+def shape_of(axes: Axes, rank: int) -> tuple[Tensor, Tensor] | None:
+    """Return the R longest axes [R, D] of a layer and the spread across []; None if too few.
+
+    Along an axis the layer has the variance ``s² + ‖b‖²``. Where nothing is left across, s is
+    below the shortest axis, as in :func:`~mahalens.nn.mahalanobis.fit_mahalanobis`.
+    """
+    if axes.rank < rank:
+        return None
+    long, rest = axes.deviations[:rank], axes.deviations[rank:]
+    others = max(1, axes.directions.shape[1] - rank)
+    across = (rest.square().sum() / others).sqrt()
+    across = across if len(rest) else REST_SHARE * long[-1]
+    lengths = (long.square() - across.square()).clamp(min=0).sqrt()
+    return axes.directions[:rank] * lengths[:, None], across
+
+
+def shaped(
+    layer: Mahalanobis, rows: Rows, means: Tensor, shapes: list[tuple[Tensor, Tensor] | None]
+) -> Ellipsoids:
+    """Return ellipsoids of these shapes, or raise where the rows had too few axes for one."""
+    complete = [shape for shape in shapes if shape is not None]
+    if len(complete) < len(shapes):
+        raise InputError(
+            f"{layer.rank} axes are wanted, but the {rows.count} rows of {rows.width} inputs "
+            f"vary along fewer within {len(means)} clusters; give more samples, or a lower rank"
+        )
+    axes, spreads = (torch.stack(list(parts)) for parts in zip(*complete, strict=True))
+    return Ellipsoids(means, axes, spreads)

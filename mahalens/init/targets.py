@@ -1,24 +1,243 @@
-"""Layers that can be given starting weights, and how these are put into them."""
+"""Rows that a layer is fed, and starting weights that are put into it.
+
+Rows are inputs of a Linear or patches of a convolution. All starting weights are computed from
+them, in float64 on the CPU.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError
-from mahalens.init.rows import Convolution, Layer
+from mahalens.geometry._checks import dtype_name, require_finite
+from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
+from mahalens.nn.layers import PointSlope, set_parameters
 from mahalens.nn.mahalanobis import Mahalanobis
-from mahalens.nn.offset_l2 import OffsetL2
-from mahalens.nn.point_slope import PointSlope
 
-WANTED = (
+ROWS = 20_000
+"""Rows that starting weights are computed from, if there are so many."""
+
+_WANTED = (
     "wanted nn.Linear, nn.Conv1d, Conv2d, Conv3d, PointSlope, OffsetL2, Mahalanobis or DistanceHead"
 )
+_BLOCK = 512  # samples looked at in one go
+_SEED = 0  # which rows are drawn does not depend on the seed of the start
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Ellipsoidal = Mahalanobis | DistanceHead
+Layer = nn.Linear | Convolution | PointSlope | OffsetL2 | Ellipsoidal
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows [n, D] that a layer is fed, float64 on the CPU, with their classes [n] if known."""
+
+    values: Tensor
+    labels: Tensor | None
+    precision: float
+    """Relative rounding error of the values: epsilon of the dtype they came in."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """Number of rows of each class before these were drawn."""
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """Number of inputs D of a row."""
+        return self.values.shape[1]
+
+    def group(self, number: int, groups: int) -> Rows:
+        """Return the channels of every patch that one group of a convolution sees."""
+        return replace(self, values=self.values.chunk(groups, 1)[number])
+
+
+class RowDraw:
+    """Draw of at most ``limit`` rows, each as likely as any other, from data seen block by block.
+
+    Every row is given a random number, and those with the smallest are kept. Without a limit, or
+    with no more rows than that, all are kept in their order.
+    """
+
+    def __init__(self, layer: Layer, limit: int | None) -> None:
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InputError(f"rows is {limit!r}, wanted a whole number of at least 1, or None")
+        self.layer = layer
+        self.limit = limit
+        self._generator = torch.Generator().manual_seed(_SEED)
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._labels: list[Tensor] = []
+        self._kept = 0
+        self._highest = math.inf
+        self._precision = 0.0
+        self._seen: Counter[int] = Counter()
+
+    def add(self, x: Tensor, labels: Tensor | None = None) -> None:
+        """Take in what the layer is fed: samples along the first axis, and their classes."""
+        check_input(self.layer, x)
+        for start in range(0, len(x), _BLOCK):
+            part = x.detach()[start : start + _BLOCK]
+            self._add(part, None if labels is None else labels[start : start + _BLOCK])
+
+    def _add(self, x: Tensor, labels: Tensor | None) -> None:
+        source = _Patches(self.layer, x) if isinstance(self.layer, Convolution) else _Inputs(x)
+        each = source.count // len(x)  # rows of a sample
+        if labels is not None:
+            classes, counts = torch.unique(labels, return_counts=True)
+            self._seen.update(dict(zip(classes.tolist(), (each * counts).tolist(), strict=True)))
+        keys = torch.rand(source.count, generator=self._generator, dtype=torch.float64)
+        chosen = (keys < self._highest).nonzero()[:, 0]
+        if not len(chosen):
+            return
+        self._precision = max(self._precision, torch.finfo(x.dtype).eps)
+        self._keys.append(keys[chosen])
+        self._values.append(source.take(chosen.to(x.device)).to("cpu").to(torch.float64))
+        if labels is not None:
+            self._labels.append(labels[chosen // each])
+        self._kept += len(chosen)
+        if self.limit is not None and self._kept > 2 * self.limit:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Keep those with the smallest numbers only, in their order."""
+        keys, values = torch.cat(self._keys), torch.cat(self._values)
+        labels = torch.cat(self._labels) if self._labels else None
+        if self.limit is not None and len(keys) > self.limit:
+            self._highest = float(keys.kthvalue(self.limit).values)
+            low = keys <= self._highest
+            keys, values = keys[low], values[low]
+            labels = None if labels is None else labels[low]
+        self._keys, self._values = [keys], [values]
+        self._labels = [] if labels is None else [labels]
+        self._kept = len(keys)
+
+    def result(self) -> Rows:
+        """Return the rows drawn, or raise where there are none."""
+        if not self._kept:
+            raise InputError("the layer was given no rows; wanted at least one sample")
+        self._cut()
+        values = self._values[0]
+        require_finite("the layer's input", values)
+        labels = self._labels[0] if self._labels else None
+        return Rows(values, labels, self._precision, dict(self._seen))
+
+
+def rows_of(layer: Layer, x: Tensor, y: Tensor | None = None, limit: int | None = ROWS) -> Rows:
+    """Return the rows that ``layer`` makes of its input x.
+
+    Shapes: x ``[N, ..., D]`` of a Linear, ``[N, channels, *size]`` of a convolution; y ``[N]``.
+
+    >>> rows_of(nn.Conv1d(1, 3, 2), torch.tensor([[[1.0, 2.0, 4.0]]])).values
+    tensor([[1., 2.],
+            [2., 4.]], dtype=torch.float64)
+    """
+    draw = RowDraw(layer, limit)
+    check_input(layer, x)
+    draw.add(x, None if y is None else check_labels(y, len(x)))
+    return draw.result()
+
+
+def width_of(layer: Layer) -> int:
+    """Return the inputs D of a row: channels x kernel of a convolution, all groups."""
+    if isinstance(layer, Convolution):
+        return layer.in_channels * math.prod(layer.kernel_size)
+    return layer.in_features if isinstance(layer, nn.Linear) else layer.inputs
+
+
+def check_input(layer: Layer, x: Tensor) -> None:
+    """Raise unless the layer can take this input, with an axis of samples."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"x is a {type(x).__name__}, wanted a torch tensor; use torch.as_tensor")
+    if not x.is_floating_point():
+        raise InputError(f"x is {x.dtype}, wanted real floating point numbers; use x.float()")
+    shape = list(x.shape)
+    if isinstance(layer, Convolution):
+        sizes = len(layer.kernel_size)
+        if x.ndim != sizes + 2 or x.shape[1] != layer.in_channels or 0 in shape:
+            axes = ", ".join("DHW"[-sizes:])
+            raise InputError(
+                f"x has shape {shape}, but {type(layer).__name__} of {layer.in_channels} channels "
+                f"wants [N, {layer.in_channels}, {axes}]"
+            )
+    elif x.ndim < 2 or x.shape[-1] != width_of(layer) or 0 in shape:
+        raise InputError(
+            f"x has shape {shape}, but {type(layer).__name__} of {width_of(layer)} inputs wants "
+            f"[N, {width_of(layer)}]"
+        )
+
+
+def check_labels(y: Tensor, samples: int) -> Tensor:
+    """Return the class of each sample as int64 on the CPU, or raise."""
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.ndim != 1:
+        kind = f"{y.dtype} {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(f"y is {kind}, wanted whole numbers [N], a class for each sample")
+    if len(y) != samples:
+        raise InputError(
+            f"x has {samples} samples but y has {len(y)} classes; give one class per sample"
+        )
+    return y.detach().to("cpu").to(torch.int64)
+
+
+class _Inputs:
+    """The rows of a layer that takes them as they are."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._rows = x.reshape(-1, x.shape[-1])
+        self.count = len(self._rows)
+
+    def take(self, chosen: Tensor) -> Tensor:
+        """Return some of them [n, D]."""
+        return self._rows[chosen]
+
+
+class _Patches:
+    """The patches that a convolution multiplies with its weight: sample by sample, in raster order.
+
+    Only those asked for are made: all would be as many times the input as the kernel has places.
+    """
+
+    def __init__(self, layer: Convolution, x: Tensor) -> None:
+        self._layer = layer
+        around = list(layer._reversed_padding_repeated_twice)
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        self._x = functional.pad(x, around, mode=mode) if any(around) else x
+        spans = zip(self._x.shape[2:], layer.kernel_size, layer.stride, layer.dilation, strict=True)
+        self._grid = [(size - gap * (side - 1) - 1) // step + 1 for size, side, step, gap in spans]
+        if min(self._grid) < 1:
+            raise InputError(
+                f"x has shape {list(x.shape)}, smaller than the kernel {list(layer.kernel_size)} "
+                f"of {type(layer).__name__}; give larger inputs"
+            )
+        self.count = len(x) * math.prod(self._grid)
+
+    def take(self, chosen: Tensor) -> Tensor:
+        """Return some of them [n, channels · kernel]."""
+        layer, dims = self._layer, len(self._grid)
+        places = []
+        for axis in reversed(range(dims)):
+            at = chosen % self._grid[axis]
+            chosen = chosen // self._grid[axis]
+            offsets = torch.arange(layer.kernel_size[axis], device=chosen.device)
+            steps = at[:, None] * layer.stride[axis] + offsets * layer.dilation[axis]
+            shape = [1] * (dims + 2)
+            shape[0], shape[axis + 2] = steps.shape
+            places.append(steps.reshape(shape))
+        samples = chosen.reshape(-1, *[1] * (dims + 1))
+        channels = torch.arange(layer.in_channels, device=chosen.device)
+        channels = channels.reshape(1, -1, *[1] * dims)
+        return self._x[(samples, channels, *reversed(places))].flatten(1)
 
 
 @dataclass(frozen=True)
@@ -59,7 +278,8 @@ class Ellipsoids:
     spread: Tensor
 
 
-Start = Hyperplanes | Prototypes | Ellipsoids
+Weights = Hyperplanes | Prototypes | Ellipsoids
+"""Starting weights of a layer."""
 
 _STARTED: dict[type[nn.Module], tuple[str, ...]] = {
     OffsetL2: ("mu", "alpha"),
@@ -69,14 +289,14 @@ _ROWS = ("weight",)
 
 
 def check_layer(layer: nn.Module) -> Layer:
-    """The layer, if starting weights can be put into it; otherwise say why not.
+    """Return the layer if starting weights can be put into it, or raise.
 
     >>> check_layer(nn.Linear(2, 3))
     Linear(in_features=2, out_features=3, bias=True)
     """
     kind = type(layer).__name__
     if not isinstance(layer, Layer):
-        raise InputError(f"{kind} cannot be started; {WANTED}")
+        raise InputError(f"{kind} cannot be started; {_WANTED}")
     if parametrize.is_parametrized(layer):
         raise InputError(
             f"{kind} has parametrizations, which make its weights; start it before these are put on"
@@ -86,7 +306,7 @@ def check_layer(layer: nn.Module) -> Layer:
     for name in names:
         held = holder._parameters.get(name)
         if held is None:  # as by the older weight_norm, or quantisation
-            raise InputError(f"{kind} has no parameter {name!r} of its own to start; {WANTED}")
+            raise InputError(f"{kind} has no parameter {name!r} of its own to start; {_WANTED}")
         if isinstance(held, UninitializedParameter) or held.is_meta:
             raise InputError(f"{kind} has no values yet; run it once on data, or load its weights")
         if not held.is_floating_point():
@@ -95,59 +315,60 @@ def check_layer(layer: nn.Module) -> Layer:
 
 
 def units_of(layer: Layer) -> int:
-    """How many units K the layer has."""
+    """Return the number of units K."""
     if isinstance(layer, DistanceHead | Mahalanobis):
         return layer.classes
     return len(layer.mu if isinstance(layer, OffsetL2) else layer.weight)
 
 
 def groups_of(layer: Layer) -> int:
-    """How many groups of a convolution see channels of their own; 1 for all other layers."""
+    """Return the number of groups of a convolution; 1 for all other layers."""
     return layer.groups if isinstance(layer, Convolution) else 1
 
 
 def has_bias(layer: Layer) -> bool:
-    """Whether what the units measure from can lie anywhere."""
+    """Return whether units can be placed anywhere."""
     return not isinstance(layer, nn.Linear | Convolution) or layer.bias is not None
 
 
 def parameters_of(layer: Layer) -> list[Tensor]:
-    """What a start sets: parameters, and of a head also what was set for other distances."""
+    """Return the tensors that a start sets: parameters, and of a head also its calibration."""
     if isinstance(layer, DistanceHead):
         return [*layer.distance.parameters(), *layer.buffers(recurse=False)]
     return [p for p in layer.parameters(recurse=False) if p is not None]
 
 
-def put(layer: Layer, start: Start) -> None:
+def put(layer: Layer, weights: Weights) -> None:
     """Set the layer's parameters; dtype, device and ``requires_grad`` stay.
 
     Everything is computed and checked before the first parameter is changed.
     """
     target = layer.distance if isinstance(layer, DistanceHead) else layer
     values: list[tuple[Tensor, Tensor]]
-    if isinstance(start, Prototypes):
+    if isinstance(weights, Prototypes):
         assert isinstance(target, OffsetL2)
         exponent = -2 if target.variant == "published-code" else -1  # alpha unsquared, or squared
-        spread = start.spread if start.spread.ndim == 2 else start.spread[:, None]
-        alpha = spread.pow(exponent).expand_as(start.point)
-        values = [(target.mu, start.point), (target.alpha, alpha)]
-    elif isinstance(start, Ellipsoids):
+        spread = weights.spread if weights.spread.ndim == 2 else weights.spread[:, None]
+        alpha = spread.pow(exponent).expand_as(weights.point)
+        values = [(target.mu, weights.point), (target.alpha, alpha)]
+    elif isinstance(weights, Ellipsoids):
         assert isinstance(target, Mahalanobis)
-        logs = start.spread.log()[:, None].expand_as(target.log_spread)
-        values = [(target.mu, start.point), (target.axes, start.axes), (target.log_spread, logs)]
+        logs = weights.spread.log()[:, None].expand_as(target.log_spread)
+        values = [
+            (target.mu, weights.point),
+            (target.axes, weights.axes),
+            (target.log_spread, logs),
+        ]
     else:
         assert isinstance(layer, nn.Linear | Convolution | PointSlope)
-        values = [(layer.weight, start.weight.reshape(layer.weight.shape))]
+        values = [(layer.weight, weights.weight.reshape(layer.weight.shape))]
         if isinstance(layer, PointSlope):
-            values.append((layer.point, start.point))
+            values.append((layer.point, weights.point))
         elif layer.bias is not None:
-            values.append((layer.bias, start.offset(layer.weight.dtype)))
-    made = [(old, new.to(device=old.device, dtype=old.dtype)) for old, new in values]
-    if not all(bool(new.isfinite().all()) for _, new in made):
-        dtype = str(made[0][0].dtype).removeprefix("torch.")
-        raise InputError(f"the starting weights are too large for {dtype}; scale the inputs first")
-    with torch.no_grad():
-        for old, new in made:
-            old.copy_(new)
-        if isinstance(layer, DistanceHead):
-            layer.forget()
+            values.append((layer.bias, weights.offset(layer.weight.dtype)))
+    dtype = dtype_name(values[0][0].dtype)
+    set_parameters(
+        values, f"the starting weights are too large for {dtype}; scale the inputs first"
+    )
+    if isinstance(layer, DistanceHead):
+        layer.reset_calibration()

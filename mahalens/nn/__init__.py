@@ -1,66 +1,19 @@
-"""Modules that speak in distances, and architectures as data."""
+"""Modules that measure distances, and architectures as data.
 
-from typing import TYPE_CHECKING
+===============  ===============================================================================
+``layers``       :class:`Abs`, :class:`Neg`, :class:`Norm`, :class:`AbsReLU`, :class:`PointSlope`
+``distances``    :class:`OffsetL2`: distances to prototypes
+``mahalanobis``  :class:`Mahalanobis`: distances to classes, in units of their spreads
+``head``         :class:`DistanceHead` and its :class:`Prediction`: classify by distance, or reject
+``chain``        :class:`Chain` and :class:`Layer`: an architecture as data; :func:`md_abs`,
+                 :func:`md_relu`, :func:`md_sigmoid`, :func:`mahalanobis_model`
+``penalties``    :func:`orthogonality_penalty`, :func:`volume_penalty`,
+                 :func:`compactness_penalty`: terms to add to a loss
+===============  ===============================================================================
 
-from mahalens._lazy import attach
+Each name loads its module on first use: chains need no torch until one is built.
+"""
 
-if TYPE_CHECKING:
-    from mahalens.nn.architectures import mahalanobis_model, md_abs, md_relu, md_sigmoid
-    from mahalens.nn.chain import Chain, Layer
-    from mahalens.nn.head import DistanceHead
-    from mahalens.nn.layers import Abs, Neg, Norm
-    from mahalens.nn.mahalanobis import Mahalanobis
-    from mahalens.nn.mixed import AbsReLU
-    from mahalens.nn.offset_l2 import OffsetL2
-    from mahalens.nn.penalties import (
-        compactness_penalty,
-        orthogonality_penalty,
-        volume_penalty,
-    )
-    from mahalens.nn.point_slope import PointSlope
-    from mahalens.nn.prediction import Prediction
+import lazy_loader as _lazy
 
-__all__ = [
-    "Abs",
-    "AbsReLU",
-    "Chain",
-    "DistanceHead",
-    "Layer",
-    "Mahalanobis",
-    "Neg",
-    "Norm",
-    "OffsetL2",
-    "PointSlope",
-    "Prediction",
-    "compactness_penalty",
-    "mahalanobis_model",
-    "md_abs",
-    "md_relu",
-    "md_sigmoid",
-    "orthogonality_penalty",
-    "volume_penalty",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Abs": "mahalens.nn.layers",
-        "Neg": "mahalens.nn.layers",
-        "Norm": "mahalens.nn.layers",
-        "AbsReLU": "mahalens.nn.mixed",
-        "OffsetL2": "mahalens.nn.offset_l2",
-        "PointSlope": "mahalens.nn.point_slope",
-        "Mahalanobis": "mahalens.nn.mahalanobis",
-        "DistanceHead": "mahalens.nn.head",
-        "Prediction": "mahalens.nn.prediction",
-        "compactness_penalty": "mahalens.nn.penalties",
-        "orthogonality_penalty": "mahalens.nn.penalties",
-        "volume_penalty": "mahalens.nn.penalties",
-        "Chain": "mahalens.nn.chain",
-        "Layer": "mahalens.nn.chain",
-        "mahalanobis_model": "mahalens.nn.architectures",
-        "md_abs": "mahalens.nn.architectures",
-        "md_relu": "mahalens.nn.architectures",
-        "md_sigmoid": "mahalens.nn.architectures",
-    },
-)
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,9 +1,16 @@
-"""An architecture as data: a chain of layers that builds one module or a stack of trials."""
+"""Architectures as data: a chain of layers that is written, built and read back.
+
+:data:`LAYERS` has one entry for each layer that a chain may have; a new layer is one more entry.
+Nothing here loads torch before a module is built or read.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,32 +21,24 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ELEMENTWISE = (*("Abs", "ReLU", "Sigmoid", "Neg", "GELU", "SiLU", "Tanh", "Softplus", "LeakyReLU"),)
-"""Layers that act on each unit alone."""
-
-MIXED = "AbsReLU"
-"""The layer whose units differ: the first are absolute values, the others ReLUs."""
-
-PARAMETRISED = ("Linear", "OffsetL2", "PointSlope")
-"""Layers with units and parameters of their own."""
+    from mahalens.geometry import Gaussian
 
 VARIANTS = ("paper", "published-code")
-"""What ``OffsetL2`` can mean; see :class:`mahalens.nn.OffsetL2`."""
+"""The two meanings of ``OffsetL2``; see :class:`mahalens.nn.OffsetL2`."""
 
-_OPTIONS = {"Linear": ", bias=False", "OffsetL2": ", variant=published-code", "PointSlope": ""}
-_LINEAR = re.compile(r"Linear\(\s*(\d+)\s*(?:,\s*bias\s*=\s*(True|False)\s*)?\)")
-_OFFSET_L2 = re.compile(r"OffsetL2\(\s*(\d+)\s*(?:,\s*variant\s*=\s*([\w-]+)\s*)?\)")
-_POINT_SLOPE = re.compile(r"PointSlope\(\s*(\d+)\s*\)")
-_ABS_RELU = re.compile(r"AbsReLU\(\s*absolute\s*=\s*(\d+)\s*\)")
-_LEAKY_RELU = re.compile(r"LeakyReLU\(\s*([-+.\w]+)\s*\)")
 _SEPARATOR = re.compile(r",(?![^()]*\))")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One link of a chain: a layer with units (``PARAMETRISED``), an activation, or ``Norm``.
+    """One link of a chain: a layer with units, an activation, or ``Norm``.
 
-    ``bias`` is an option of ``Linear``, ``variant`` one of ``OffsetL2``, ``absolute`` says how many
-    units of an ``AbsReLU`` are absolute values, ``slope`` is that of a ``LeakyReLU`` below 0.
+    ``units`` is an option of ``Linear``, ``OffsetL2`` and ``PointSlope``, ``bias`` of ``Linear``,
+    ``variant`` of ``OffsetL2``; ``absolute`` is the number of units of an ``AbsReLU`` that are
+    absolute values, ``slope`` that of a ``LeakyReLU`` below 0.
+
+    >>> print(Layer("Linear", 4, bias=False))
+    Linear(4, bias=False)
     """
 
     kind: str
@@ -50,13 +49,149 @@ class Layer(msgspec.Struct, frozen=True):
     slope: float = 0.01
 
     def __str__(self) -> str:
-        if self.units is None:
-            marked = "" if self.absolute is None else f"(absolute={self.absolute})"
-            leak = "" if self.slope == 0.01 else f"({self.slope!r})"
-            return f"{self.kind}{marked}{leak}"
-        bias = "" if self.bias else ", bias=False"
-        variant = "" if self.variant == "paper" else f", variant={self.variant}"
-        return f"{self.kind}({self.units}{bias}{variant})"
+        options = [
+            repr(value) if option in ("units", "slope") else f"{option}={value}"
+            for option, value in self.changed_options()
+        ]
+        return f"{self.kind}({', '.join(options)})" if options else self.kind
+
+    def changed_options(self) -> Iterator[tuple[str, Any]]:
+        """Yield the options that are not at their default, with their values."""
+        for option, default in zip(_OPTIONS, self.__struct_defaults__, strict=True):
+            if (value := getattr(self, option)) != default:
+                yield option, value
+
+
+class _Option(msgspec.Struct, frozen=True):
+    """Reading of an option from text, and the values that it may have."""
+
+    parse: Callable[[str], Any]
+    is_valid: Callable[[Any], bool]
+    wanted: str
+
+
+_OPTIONS = {
+    "units": _Option(int, lambda n: n is not None and n >= 1, "at least 1"),
+    "bias": _Option("True".__eq__, lambda bias: True, "True or False"),
+    "variant": _Option(str, VARIANTS.__contains__, " or ".join(VARIANTS)),
+    "absolute": _Option(int, lambda n: n is not None and n >= 0, "the number of Abs units"),
+    "slope": _Option(float, math.isfinite, "a finite number"),
+}
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Description of one kind of layer: how it is written, built and read.
+
+    It is called like its class, which is in :mod:`mahalens.nn` or :mod:`torch.nn`.
+
+    Args:
+        pattern: what follows its name in text; the named groups are its options.
+        example: how to write it, for errors.
+        parameters: the names of its ``[K, D]`` parameters.
+        settings: attributes that a chain does not record, each with the only value it may have.
+        build: ``build(class, layer, width, device=..., dtype=...)`` makes the module.
+        read: ``read(module, name)`` returns the options of a module, and the width of its inputs,
+            ``None`` for any.
+    """
+
+    pattern: str = ""
+    example: str = ""
+    parameters: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    build: Callable[..., nn.Module] = lambda make, layer, width, **place: make()
+    read: Callable[[Any, str], tuple[dict[str, Any], int | None]] = lambda module, name: ({}, None)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of :class:`Layer` that it has."""
+        return tuple(re.compile(self.pattern).groupindex)
+
+
+def _build_abs_relu(make: Any, layer: Layer, width: int, **place: Any) -> nn.Module:
+    from mahalens.nn.layers import first_units
+
+    module: nn.Module = make(first_units(layer.absolute or 0, width), device=place["device"])
+    return module
+
+
+def _read_abs_relu(module: Any, name: str) -> tuple[dict[str, Any], int]:
+    from mahalens.nn.layers import first_units
+
+    mask = module.absolute
+    if mask.is_meta:
+        raise InputError(f"{name} is on the device meta, without a mask; build it elsewhere")
+    count = int(mask.sum())
+    if mask.tolist() != first_units(count, len(mask)).tolist():
+        raise InputError(
+            f"{name} cannot be part of a chain, in which the first units are the absolute ones"
+        )
+    return {"absolute": count}, len(mask)
+
+
+LAYERS: dict[str, LayerKind] = {
+    "Linear": LayerKind(
+        r"\(\s*(?P<units>\d+)\s*(?:,\s*bias\s*=\s*(?P<bias>True|False)\s*)?\)",
+        "Linear(4) or Linear(4, bias=False)",
+        ("weight",),
+        build=lambda make, layer, width, **place: make(width, layer.units, layer.bias, **place),
+        read=lambda module, name: (
+            {"units": module.weight.shape[0], "bias": module.bias is not None},
+            module.weight.shape[1],
+        ),
+    ),
+    "OffsetL2": LayerKind(
+        r"\(\s*(?P<units>\d+)\s*(?:,\s*variant\s*=\s*(?P<variant>[\w-]+)\s*)?\)",
+        "OffsetL2(4) or OffsetL2(4, variant=published-code)",
+        ("mu", "alpha"),
+        build=lambda make, layer, width, **place: make(
+            width, layer.units, variant=layer.variant, **place
+        ),
+        read=lambda module, name: (
+            {"units": module.mu.shape[0], "variant": module.variant},
+            module.mu.shape[1],
+        ),
+    ),
+    "PointSlope": LayerKind(
+        r"\(\s*(?P<units>\d+)\s*\)",
+        "PointSlope(4)",
+        ("weight", "point"),
+        build=lambda make, layer, width, **place: make(width, layer.units, **place),
+        read=lambda module, name: ({"units": module.weight.shape[0]}, module.weight.shape[1]),
+    ),
+    "Abs": LayerKind(),
+    "ReLU": LayerKind(),
+    "Sigmoid": LayerKind(),
+    "Neg": LayerKind(),
+    "GELU": LayerKind(settings={"approximate": "none"}),
+    "SiLU": LayerKind(),
+    "Tanh": LayerKind(),
+    "Softplus": LayerKind(settings={"beta": 1, "threshold": 20}),
+    "LeakyReLU": LayerKind(
+        r"(?:\(\s*(?P<slope>[-+.\w]+)\s*\))?",
+        "LeakyReLU or LeakyReLU(0.2)",
+        build=lambda make, layer, width, **place: make(layer.slope),
+        read=lambda module, name: ({"slope": module.negative_slope}, None),
+    ),
+    "AbsReLU": LayerKind(
+        r"\(\s*absolute\s*=\s*(?P<absolute>\d+)\s*\)",
+        "AbsReLU(absolute=4) for 4 Abs units",
+        settings={"dim": -1},
+        build=_build_abs_relu,
+        read=_read_abs_relu,
+    ),
+    "Norm": LayerKind(),
+}
+"""The layers that a chain may have, by name."""
+
+PARAMETRISED = tuple(kind for kind, entry in LAYERS.items() if entry.parameters)
+"""Layers with units and parameters of their own."""
+
+MIXED = "AbsReLU"
+"""The layer whose units differ: the first are absolute values, the others ReLUs."""
+
+ELEMENTWISE = tuple(kind for kind in LAYERS if kind not in (*PARAMETRISED, MIXED, "Norm"))
+"""Layers that act on each unit alone."""
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -82,8 +217,7 @@ class Chain(msgspec.Struct, frozen=True):
             raise InputError("a chain without layers; give at least one, such as 'Linear(4), Abs'")
         normed = False
         for place, layer in enumerate(self.layers):
-            if fault := _fault(layer):
-                raise InputError(f"layer {place}: {fault}")
+            _check_layer(place, layer)
             if normed and layer.kind in (*PARAMETRISED, MIXED):
                 raise InputError(f"layer {place}: {layer.kind} after Norm, which leaves no units")
             if normed and layer.kind == "Norm":
@@ -100,24 +234,22 @@ class Chain(msgspec.Struct, frozen=True):
         """Read a chain from text such as ``"Linear(128), ReLU, Linear(10, bias=False)"``."""
         if not text.strip():
             raise InputError("the text of a chain is empty; write one such as 'Linear(4), Abs'")
-        parts = (part.strip() for part in _SEPARATOR.split(text))
-        return cls(inputs, tuple(_read(part) for part in parts))
+        return cls(inputs, tuple(_parse_layer(part.strip()) for part in _SEPARATOR.split(text)))
 
     @classmethod
     def from_module(cls, module: nn.Module) -> Chain:
         """Read the chain that a plain ``nn.Sequential`` is; :meth:`build` goes the other way.
 
-        It may hold ``nn.Linear``, ``OffsetL2``, ``PointSlope``, the activations and ``Norm``, of
-        exactly these classes, without hooks, parametrizations, and frozen or shared parameters.
+        It may hold the modules of :data:`LAYERS`, of exactly these classes. Anything that a chain
+        does not record and that could change outputs or training is refused rather than lost:
+        hooks, parametrizations, frozen and shared parameters.
 
         >>> from torch import nn
         >>> chain = Chain.from_module(nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)))
         >>> print(chain)
         Linear(4), GELU, Linear(3)
         """
-        from mahalens.nn.reading import read_chain
-
-        return read_chain(module)
+        return _read_chain(module)
 
     def __str__(self) -> str:
         return ", ".join(str(layer) for layer in self.layers)
@@ -129,14 +261,14 @@ class Chain(msgspec.Struct, frozen=True):
 
     @property
     def outputs(self) -> int | None:
-        """How many outputs there are per sample, or ``None`` for one number (with a ``Norm``)."""
+        """Number of outputs per sample, or ``None`` for a single number (with a ``Norm``)."""
         if self.scalar:
             return None
         return next((layer.units for layer in reversed(self.layers) if layer.units), self.inputs)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many numbers per sample enter each layer: 1 after a ``Norm``.
+        """Numbers per sample that enter each layer: 1 after a ``Norm``.
 
         >>> Chain.parse("Linear(4), ReLU, Norm, Neg", inputs=2).widths
         (2, 4, 4, 1)
@@ -164,32 +296,16 @@ class Chain(msgspec.Struct, frozen=True):
         """
         from torch import nn
 
-        from mahalens.nn.layers import WITHOUT_PARAMETERS
-        from mahalens.nn.mixed import AbsReLU, first_units
-        from mahalens.nn.offset_l2 import OffsetL2
-        from mahalens.nn.point_slope import PointSlope
-        from mahalens.nn.sizes import require_parameters
+        from mahalens.nn.layers import require_parameters
 
-        for layer, width in zip(self.layers, self.widths, strict=True):
-            parts = 1 if layer.kind == "Linear" else 2
-            require_parameters(str(layer), parts * width * (layer.units or 0), device, dtype)
-        modules: list[nn.Module] = []
-        for layer, width in zip(self.layers, self.widths, strict=True):
-            module: nn.Module
-            if layer.absolute is not None:
-                module = AbsReLU(first_units(layer.absolute, width), device=device)
-            elif layer.kind == "LeakyReLU":
-                module = nn.LeakyReLU(layer.slope)
-            elif layer.units is None:
-                module = WITHOUT_PARAMETERS[layer.kind]()
-            elif layer.kind == "Linear":
-                module = nn.Linear(width, layer.units, layer.bias, device=device, dtype=dtype)
-            elif layer.kind == "PointSlope":
-                module = PointSlope(width, layer.units, device=device, dtype=dtype)
-            else:
-                variant = layer.variant
-                module = OffsetL2(width, layer.units, variant=variant, device=device, dtype=dtype)
-            modules.append(module)
+        links = list(zip(self.layers, self.widths, strict=True))
+        for layer, width in links:
+            count = len(LAYERS[layer.kind].parameters) * width * (layer.units or 0)
+            require_parameters(str(layer), count, device, dtype)
+        modules = []
+        for layer, width in links:
+            make = LAYERS[layer.kind].build
+            modules.append(make(_class_of(layer.kind), layer, width, device=device, dtype=dtype))
         model = nn.Sequential(*modules)
         if init is not None:
             from mahalens.init.model import initialise
@@ -200,60 +316,166 @@ class Chain(msgspec.Struct, frozen=True):
         return model
 
 
-def _read(part: str) -> Layer:
-    """Read one layer; whether there is such a layer is for :class:`Chain` to say."""
-    if match := _LINEAR.fullmatch(part):
-        return Layer("Linear", int(match[1]), match[2] != "False")
-    if match := _OFFSET_L2.fullmatch(part):
-        return Layer("OffsetL2", int(match[1]), variant=match[2] or "paper")
-    if match := _POINT_SLOPE.fullmatch(part):
-        return Layer("PointSlope", int(match[1]))
-    if match := _ABS_RELU.fullmatch(part):
-        return Layer(MIXED, absolute=int(match[1]))
-    if part.startswith(MIXED):
-        raise InputError(f"cannot read {part!r}; write {MIXED}(absolute=4) for 4 Abs units")
-    if part.startswith("LeakyReLU("):
-        return Layer("LeakyReLU", slope=_slope(part))
-    for kind, option in _OPTIONS.items():
-        if part.startswith(kind):
-            other = f" or {kind}(4{option})" if option else ""
-            raise InputError(f"cannot read {part!r}; write {kind}(4){other}")
-    return Layer(part)
+def md_abs(dim: int) -> Chain:
+    """Return ``MD_Abs`` of the Gaussian study: ``√Σ |w·x + b|²`` over D units.
+
+    >>> print(md_abs(3))
+    Linear(3), Abs, Norm
+    """
+    return Chain.parse(f"Linear({dim}), Abs, Norm", inputs=dim)
 
 
-def _slope(part: str) -> float:
-    """Read the slope of a ``LeakyReLU``."""
-    match = _LEAKY_RELU.fullmatch(part)
-    try:
-        return float(match[1] if match else "")
-    except ValueError:
-        raise InputError(f"cannot read {part!r}; write LeakyReLU or LeakyReLU(0.2)") from None
+def md_relu(dim: int) -> Chain:
+    """Return ``MD_ReLU`` of the Gaussian study: 2D units, whose pairs can stand in for ``Abs``."""
+    return Chain.parse(f"Linear({2 * dim}), ReLU, Norm", inputs=dim)
 
 
-def _fault(layer: Layer) -> str | None:
-    """What is wrong with a layer wherever it stands."""
-    kind, variant = layer.kind, layer.variant
-    if kind not in (*PARAMETRISED, *ELEMENTWISE, MIXED, "Norm"):
-        named = (*(f"{name}(units)" for name in PARAMETRISED), *ELEMENTWISE)
-        known = ", ".join((*named, f"{MIXED}(absolute=units)", "Norm"))
-        return f"unknown layer {kind!r}; known: {known}"
-    if kind == MIXED and (layer.absolute is None or layer.absolute < 0):
-        return f"{kind} needs absolute, the number of its Abs units, 0 or more"
-    if kind != MIXED and layer.absolute is not None:
-        return f"{kind} takes no absolute units; only {MIXED} does"
-    if kind == "LeakyReLU" and not math.isfinite(layer.slope):
-        return f"LeakyReLU with slope {layer.slope}; give a finite number"
-    if kind != "LeakyReLU" and layer.slope != Layer(kind).slope:
-        return f"{kind} takes no slope, but {layer.slope} was given; only LeakyReLU has one"
-    if kind not in PARAMETRISED:
-        plain = layer == Layer(kind, absolute=layer.absolute, slope=layer.slope)
-        return None if plain else f"{kind} takes no units, bias or variant of its own"
-    if layer.units is None or layer.units < 1:
-        return f"{kind} needs at least 1 unit"
-    if kind != "OffsetL2" and variant != "paper":
-        return f"{kind} takes no variant, but {variant!r} was given; only OffsetL2 has variants"
-    if kind != "Linear" and not layer.bias:
-        return f"{kind} takes no bias option; leave it at True"
-    if variant not in VARIANTS:
-        return f"unknown variant {variant!r} of OffsetL2; known: {', '.join(VARIANTS)}"
-    return None
+def md_sigmoid(dim: int) -> Chain:
+    """Return ``MD_Sigmoid`` of the Gaussian study: the baseline without a distance reading."""
+    return Chain.parse(f"Linear({2 * dim}), Sigmoid, Norm", inputs=dim)
+
+
+def mahalanobis_model(gaussian: Gaussian) -> nn.Sequential:
+    """Build ``MD_Abs`` with its weights set to the truth: ``W = Λ^(-1/2) Vᵀ``, ``b = -W μ``.
+
+    >>> import torch
+    >>> from mahalens.geometry import Gaussian
+    >>> gaussian = Gaussian.from_covariance(torch.ones(2), 4 * torch.eye(2))
+    >>> mahalanobis_model(gaussian)(torch.tensor([[3.0, 1.0]])).tolist()
+    [1.0]
+    """
+    model = md_abs(gaussian.dim).build(dtype=gaussian.dtype, device=gaussian.device)
+    whitening = gaussian.whitening("pca")
+    model.load_state_dict({"0.weight": whitening, "0.bias": -(whitening @ gaussian.mean)})
+    return model
+
+
+def _parse_layer(text: str) -> Layer:
+    """Read one layer; :class:`Chain` refuses kinds that do not exist."""
+    kind = re.split(r"\W", text, maxsplit=1)[0]
+    if kind not in LAYERS:
+        return Layer(text)
+    entry = LAYERS[kind]
+    if match := re.fullmatch(entry.pattern, text.removeprefix(kind)):
+        options = {name: value for name, value in match.groupdict().items() if value}
+        with contextlib.suppress(ValueError):
+            return Layer(kind, **{name: _OPTIONS[name].parse(options[name]) for name in options})
+    raise InputError(f"cannot read {text!r}; write {entry.example or kind}")
+
+
+def _check_layer(place: int, layer: Layer) -> None:
+    """Raise where a layer is wrong wherever it stands."""
+    kind = layer.kind
+    if kind not in LAYERS:
+        raise InputError(f"layer {place}: unknown layer {kind!r}; known: {', '.join(LAYERS)}")
+    for option, value in layer.changed_options():
+        if option not in LAYERS[kind].options:
+            others = ", ".join(name for name, entry in LAYERS.items() if option in entry.options)
+            raise InputError(
+                f"layer {place}: {kind} takes no {option}, but {value!r} was given; only {others} "
+                "does"
+            )
+    for option in LAYERS[kind].options:
+        value, rule = getattr(layer, option), _OPTIONS[option]
+        if not rule.is_valid(value):
+            raise InputError(f"layer {place}: {kind} with {option} {value!r}; give {rule.wanted}")
+
+
+def _class_of(kind: str) -> type[nn.Module]:
+    """Return the class of a kind, which has its name."""
+    import torch
+
+    import mahalens.nn
+
+    module: type[nn.Module] = getattr(mahalens.nn, kind, None) or getattr(torch.nn, kind)
+    return module
+
+
+def _read_chain(module: nn.Module) -> Chain:
+    """Return the chain that builds modules like ``module``; see :meth:`Chain.from_module`."""
+    from torch import nn
+
+    with_units = ", ".join(PARAMETRISED)
+    if type(module) is not nn.Sequential:
+        name, known = type(module).__name__, ", ".join(LAYERS)
+        raise InputError(f"{name} is not read as a chain; give a plain nn.Sequential of {known}")
+    if not len(module):
+        raise InputError(f"nn.Sequential without layers; give at least one of {with_units}")
+    _refuse_changes(module, "nn.Sequential")
+    _refuse_parameters(module, "nn.Sequential", set())
+    layers: list[Layer] = []
+    inputs: int | None = None
+    owners: dict[int, int] = {}  # the layer in which each parameter was met
+    for place, part in enumerate(module):
+        name = f"layer {place}: {type(part).__name__}"
+        _refuse_changes(part, name)
+        layer, width = _read_layer(part, name)
+        if width is not None:
+            inputs = inputs or width
+            # Layers after a Norm are refused by Chain, whatever their width.
+            before = Chain(inputs, tuple(layers)).outputs if layers else inputs
+            if before is not None and width != before:
+                raise InputError(
+                    f"{name} takes {width} inputs, but is given {before}; make them equal"
+                )
+        for key, parameter in part.named_parameters(remove_duplicate=False):
+            if id(parameter) in owners:
+                raise InputError(
+                    f"{name} shares its {key} with layer {owners[id(parameter)]}; "
+                    "give each layer parameters of its own"
+                )
+            owners[id(parameter)] = place
+        layers.append(layer)
+    if inputs is None:
+        raise InputError(
+            f"no layer of nn.Sequential says how many inputs it takes; give at least one of "
+            f"{with_units}"
+        )
+    return Chain(inputs, tuple(layers))
+
+
+def _read_layer(part: nn.Module, name: str) -> tuple[Layer, int | None]:
+    """Return the layer and the width of its inputs, ``None`` for any. Exact classes only."""
+    kind = type(part).__name__
+    if kind not in LAYERS or type(part) is not _class_of(kind):
+        raise InputError(f"{name} cannot be part of a chain; known: {', '.join(LAYERS)}")
+    entry = LAYERS[kind]
+    if any(getattr(part, key) != value for key, value in entry.settings.items()):
+        settings = ", ".join(f"{key}={getattr(part, key)!r}" for key in entry.settings)
+        wanted = ", ".join(f"{key}={value!r}" for key, value in entry.settings.items())
+        raise InputError(f"{name}({settings}) cannot be part of a chain; make it with {wanted}")
+    biased = "bias" in entry.options and part.bias is not None
+    _refuse_parameters(part, name, {*entry.parameters} | ({"bias"} if biased else set()))
+    options, width = entry.read(part, name)
+    return Layer(kind, **options), width
+
+
+def _refuse_changes(part: nn.Module, name: str) -> None:
+    """Raise where a module was made to compute or train differently from its class."""
+    from torch.nn.utils import parametrize
+
+    if parametrize.is_parametrized(part):
+        raise InputError(f"{name} has parametrizations, which a chain cannot hold; remove them")
+    hooked = any(getattr(part, hooks) for hooks in _HOOKS) or any(
+        p._backward_hooks or p._post_accumulate_grad_hooks for p in part.parameters(recurse=False)
+    )
+    if hooked:
+        raise InputError(f"{name} has hooks, which a chain cannot hold; remove them")
+    if "forward" in vars(part):
+        raise InputError(f"{name} has been given another forward, which a chain cannot hold")
+
+
+def _refuse_parameters(part: nn.Module, name: str, wanted: set[str]) -> None:
+    """Raise where parameters are other than ``wanted``, or frozen."""
+    parameters = dict(part.named_parameters(recurse=False, remove_duplicate=False))
+    if parameters.keys() != wanted:
+        raise InputError(
+            f"{name} has the parameters {', '.join(sorted(parameters)) or 'none'}; "
+            f"a chain wants {', '.join(sorted(wanted)) or 'none'}"
+        )
+    for key, parameter in parameters.items():
+        if not parameter.requires_grad:
+            raise InputError(
+                f"{name} has a {key} with requires_grad=False, which a chain cannot hold; "
+                "set it to True"
+            )

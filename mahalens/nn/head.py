@@ -1,31 +1,57 @@
-"""A classifier for the features of any network, by distance to the prototypes of classes."""
+"""A classifier for the features of any network: distances to classes, with a reject option."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from numbers import Real
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
-from mahalens.geometry.checks import require_finite, tensor_of
-from mahalens.nn.calibration import best_temperature, reject_threshold, require_rate
-from mahalens.nn.fitting import (
+from mahalens.geometry._checks import require_finite, tensor_of
+from mahalens.geometry.ellipsoids import DiagonalEllipsoids, SphericalEllipsoids
+from mahalens.nn.distances import OffsetL2
+from mahalens.nn.layers import require_known, require_sizes, require_width
+from mahalens.nn.mahalanobis import (
+    Mahalanobis,
+    check_features,
+    check_labelled,
+    check_labels,
+    class_ellipsoids,
     fit_mahalanobis,
-    fit_offset_l2,
-    labelled,
-    plain_features,
-    plain_labels,
+    set_fit,
 )
-from mahalens.nn.mahalanobis import Mahalanobis
-from mahalens.nn.offset_l2 import OffsetL2
-from mahalens.nn.prediction import REJECTED, Prediction
-from mahalens.nn.sizes import require_sizes
 
 METRICS = ("euclidean", "diagonal", "low-rank", "shared")
 LOGITS = ("distance", "squared", "density")
-SMALLEST = 1e-15
-"""Squares of smaller distances have lost digits in float32."""
+REJECTED = -1
+"""The label of a sample that is too far from every class."""
+
+_SMALLEST = 1e-15  # squares of smaller distances have lost digits in float32
+
+
+class Prediction(NamedTuple):
+    """Answer of a head for N samples.
+
+    ``labels`` [N], -1 where rejected; ``nearest`` [N], the class with the largest logit, rejected
+    or not, and -1 where no distance is a finite number; ``score`` [N], the smallest distance;
+    ``distances`` [N, C].
+    """
+
+    labels: Tensor
+    nearest: Tensor
+    score: Tensor
+    distances: Tensor
+
+    @property
+    def rejected(self) -> Tensor:
+        """Mask [N] of the samples that are too far from every class."""
+        return self.labels == REJECTED
 
 
 class DistanceHead(nn.Module):
@@ -53,14 +79,14 @@ class DistanceHead(nn.Module):
     of a trained network with :meth:`fit_prototypes`. Cross-entropy sees differences of distances
     only: add :func:`~mahalens.nn.compactness_penalty`, or samples need not be near their own class.
     Then, on samples that training has not seen, :meth:`calibrate` sets the temperature and
-    :meth:`set_reject` how far is too far.
+    :meth:`set_reject` the distance that is too far.
 
     The softmax of the logits cannot reject: it is divided by the sum over classes, and what is
     equally far from all of them, or a thousand spreads away and a little less from one, comes out
     as an ordinary or even a certain decision. Only the distance itself, :meth:`ood_score`, says
     that a sample is like nothing known.
 
-    Temperature and threshold are buffers, kept by ``state_dict``; training on makes them stale.
+    Temperature and threshold are buffers, saved by ``state_dict``; more training makes them stale.
 
     All methods but :meth:`forward` take NumPy arrays too, and measure in float64 where the squares
     of distances leave the range of float32.
@@ -102,12 +128,8 @@ class DistanceHead(nn.Module):
     ) -> None:
         super().__init__()
         require_sizes("DistanceHead", inputs=inputs, classes=classes)
-        if metric not in METRICS:
-            known = ", ".join(METRICS)
-            raise InputError(f"unknown metric {metric!r} of DistanceHead; known: {known}")
-        if logits not in LOGITS:
-            known = ", ".join(LOGITS)
-            raise InputError(f"unknown logits {logits!r} of DistanceHead; known: {known}")
+        require_known("DistanceHead", "metric", metric, METRICS)
+        require_known("DistanceHead", "logits", logits, LOGITS)
         self.inputs = inputs
         self.classes = classes
         self.metric = metric
@@ -155,39 +177,31 @@ class DistanceHead(nn.Module):
     def distances(self, features: Tensor) -> Tensor:
         """Return the distance of each sample to each class: [..., D] to [..., C].
 
-        What float32 cannot square is measured in float64; a distance too large for the dtype of
-        the features is infinite. :meth:`forward` leaves that out, and so does this method where it
-        is compiled, exported or mapped, which cannot look at numbers.
+        Distances whose squares float32 cannot hold are measured in float64; those too large for the
+        dtype of the features are infinite. :meth:`forward` skips this, and so does this method
+        where it is compiled, exported or mapped, because it has to look at numbers.
         """
         features = tensor_of("features", features, self.prototypes)
-        found = self._measure(features)
-        if found.dtype == torch.float64 or not found.numel() or _traced():
-            return found
-        smallest, largest = torch.aminmax(found.detach())
-        if float(smallest) > SMALLEST and math.isfinite(float(largest)):
-            return found
+        require_width("DistanceHead", features, self.inputs)
+        distances: Tensor = self.distance(features)
+        if distances.dtype == torch.float64 or not distances.numel() or _is_traced():
+            return distances
+        smallest, largest = torch.aminmax(distances.detach())
+        if float(smallest) > _SMALLEST and math.isfinite(float(largest)):
+            return distances
         wide = {name: value.double() for name, value in self.distance.named_parameters()}
         exact: Tensor = torch.func.functional_call(self.distance, wide, (features.double(),))
-        return exact.to(found.dtype)
-
-    def _measure(self, features: Tensor) -> Tensor:
-        """The distances as the layer gives them."""
-        if features.ndim < 1 or features.shape[-1] != self.inputs:
-            raise InputError(
-                f"DistanceHead of {self.inputs} inputs was given features of shape "
-                f"{tuple(features.shape)}; give [..., {self.inputs}]"
-            )
-        found: Tensor = self.distance(features)
-        return found
+        return exact.to(distances.dtype)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of each sample."""
-        return self._logits(self._measure(features)) / self.temperature
+        require_width("DistanceHead", features, self.inputs)
+        return self._logits(self.distance(features)) / self.temperature
 
     def ood_score(self, features: Tensor) -> Tensor:
         """Return the smallest distance of each sample [N]: large where it is like no class.
 
-        It is the distance as it is. Divided by what all classes say, as in a softmax, it would
+        It is the distance itself. Divided by a sum over all classes, as in a softmax, it would
         no longer tell a sample far from all classes from one near to several.
         """
         return self.distances(self._plain(features, least=0)).amin(-1)
@@ -226,64 +240,80 @@ class DistanceHead(nn.Module):
         Prototypes become class means; spreads those within classes, by the metric. Every class
         needs 2 samples or more. ``ridge`` adds that share of its mean variance to a covariance,
         ``shrinkage`` (a share, or "ledoit-wolf") pulls it towards a sphere. Temperature and
-        threshold are taken back, being those of other distances. Nothing changes on an error.
+        threshold are reset, because they belonged to other distances. Nothing changes on an error.
         """
-        x, labels, _ = labelled(features, y, self.classes, self.inputs)
+        x, labels, _ = check_labelled(features, y, self.classes, self.inputs)
         if isinstance(self.distance, Mahalanobis):
             fit_mahalanobis(self.distance, x, labels, ridge=ridge, shrinkage=shrinkage)
         else:
-            diagonal = self.metric == "diagonal"
-            fit_offset_l2(
-                self.distance, x, labels, diagonal=diagonal, ridge=ridge, shrinkage=shrinkage
-            )
-        self.forget()
+            self._fit_scales(self.distance, x, labels, ridge=ridge, shrinkage=shrinkage)
+        self.reset_calibration()
         return self
 
-    def forget(self) -> None:
-        """Take back temperature and threshold, which were those of other distances."""
+    def _fit_scales(self, layer: OffsetL2, x: Tensor, y: Tensor, **options: object) -> None:
+        """Set prototypes to class means and scales to 1 / spread.
+
+        A diagonal metric has a spread per class and input, a euclidean one a single spread, pooled
+        within classes.
+        """
+        diagonal = self.metric == "diagonal"
+        kind = "diagonal" if diagonal else "spherical"
+        ellipsoids, means = class_ellipsoids(x, y, kind, not diagonal, **options)
+        assert isinstance(ellipsoids, DiagonalEllipsoids | SphericalEllipsoids)
+        spreads = ellipsoids.spreads if diagonal else ellipsoids.spreads[:, None]
+        set_fit((layer.mu, means), (layer.alpha, spreads.reciprocal()))
+
+    def reset_calibration(self) -> None:
+        """Set the temperature back to 1 and remove the reject threshold."""
         self.temperature.fill_(1.0)
         self.threshold.fill_(math.nan)
         self.reject_rate.fill_(math.nan)
 
+    def forget(self) -> None:
+        """Call :meth:`reset_calibration`, the new name of this method."""
+        message = "DistanceHead.forget is deprecated; call reset_calibration"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        self.reset_calibration()
+
     @torch.no_grad()
     def calibrate(self, features: Tensor, y: Tensor) -> float:
-        """Set, and return, the temperature that suits labels y [N] of features [N, D] best.
+        """Set and return the temperature that fits labels y [N] of features [N, D] best.
 
-        Give samples that training has not seen: on its own it is surer than it should be. See
-        :func:`~mahalens.nn.calibration.best_temperature`. Labels and distances stay the same.
+        Give samples that training has not seen: a network is surer of those it has seen. See
+        :func:`~mahalens.nn.head.best_temperature`. Labels and distances stay the same.
         """
-        logits = self._logits(self._measured(features))
-        found = best_temperature(logits, plain_labels(y, len(logits), self.classes))
-        self.temperature.fill_(found)
-        return found
+        logits = self._logits(self._finite_distances(features))
+        temperature = best_temperature(logits, check_labels(y, len(logits), self.classes))
+        self.temperature.fill_(temperature)
+        return temperature
 
     @torch.no_grad()
     def set_reject(self, features: Tensor, rate: float, *, per_class: bool = False) -> Tensor:
-        """Set how far is too far, so that of samples like these a share ``rate`` is rejected.
+        """Set the threshold above which a share ``rate`` of samples like these is rejected.
 
         The threshold is a quantile of the smallest distances of features [N, D], the one for which
         the rate is kept, on average, for new samples; with ``per_class``, one quantile for the
         samples nearest to each class. Samples that the head was fitted to are nearer than new
-        ones, so that more of these than ``rate`` are rejected: give some that it has not seen if
-        the rate is to be exact. Returns the thresholds [C].
+        ones, and with them more new samples than ``rate`` are rejected: give samples that it has
+        not seen if the rate is to be exact. Returns the thresholds [C].
         """
-        share = require_rate(rate)
-        score, place = self._measured(features).min(-1)
+        share = _check_rate(rate)
+        score, place = self._finite_distances(features).min(-1)
         if per_class:
-            found = torch.stack(
+            thresholds = torch.stack(
                 [
                     reject_threshold(score[place == k], share, f"samples nearest to class {k}")
                     for k in range(self.classes)
                 ]
             )
         else:
-            found = reject_threshold(score, share).expand(self.classes)
-        self.threshold.copy_(found)
+            thresholds = reject_threshold(score, share).expand(self.classes)
+        self.threshold.copy_(thresholds)
         self.reject_rate.fill_(share)
         return self.threshold.clone()
 
     def extra_repr(self) -> str:
-        """Return the arguments, and what has been set since."""
+        """Return the arguments, and the temperature and reject rate that were set."""
         parts = [f"inputs={self.inputs}, classes={self.classes}, metric={self.metric!r}"]
         if isinstance(self.distance, Mahalanobis):
             parts.append(f"rank={self.distance.rank}")
@@ -295,10 +325,10 @@ class DistanceHead(nn.Module):
         return ", ".join(parts)
 
     def _plain(self, features: Tensor, least: int = 1) -> Tensor:
-        return plain_features(features, self.inputs, least=least, like=self.prototypes)
+        return check_features(features, self.inputs, least=least, like=self.prototypes)
 
-    def _measured(self, features: Tensor) -> Tensor:
-        """Distances [N, C] to set something by: all of them numbers."""
+    def _finite_distances(self, features: Tensor) -> Tensor:
+        """Return distances [N, C] to calibrate by, or raise unless all are finite."""
         distances = self.distances(self._plain(features))
         require_finite("distances", distances)
         return distances
@@ -310,7 +340,88 @@ class DistanceHead(nn.Module):
         return -half if self.logits == "squared" else -half - self.log_determinants / 2
 
 
-def _traced() -> bool:
-    """Whether tensors hold no numbers to look at now: in torch.compile, torch.export or vmap."""
+def _is_traced() -> bool:
+    """Return whether tensors hold no numbers now: in torch.compile, torch.export or vmap."""
     inside = getattr(torch._C._functorch, "maybe_current_level", lambda: None)
     return torch.compiler.is_compiling() or inside() is not None
+
+
+def best_temperature(logits: Tensor, y: Tensor) -> float:
+    """Return the T for which ``softmax(logits / T)`` makes labels y [N] most likely; logits [N, C].
+
+    With β = 1/T the mean of ``log Σ_k exp(β z_k) − β z_y`` is convex. Its slope
+    ``mean(Σ_k p_k z_k − z_y)`` grows with β and is followed to its only zero (Brent's method, in
+    float64). There is none where every sample is right (T = 0 would be best), nor where logits of
+    the labels are below average (T = ∞ would be best); both are errors.
+
+    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> y = torch.tensor([0, 0, 0, 1])  # right three times of four: softmax(2 / T) = 3/4
+    >>> round(best_temperature(z, y), 6) == round(2 / math.log(3), 6)
+    True
+    """
+    from scipy.optimize import brentq
+
+    z = logits.detach().cpu().double().numpy()
+    z = z - z.max(axis=1, keepdims=True)
+    labels = y.cpu().numpy()
+    of_labels = float(z[np.arange(len(z)), labels].mean())
+    if of_labels == 0:
+        raise InputError(
+            f"all {len(z)} samples are right, so no temperature is best (the lower, the better); "
+            "calibrate on more samples, which training has not seen"
+        )
+    if float(z.mean()) >= of_labels:
+        raise InputError(
+            f"the labels of {len(z)} samples have no better logits than other classes, so no "
+            "temperature is best (the higher, the better); check the labels, or train first"
+        )
+
+    def slope(log_beta: float) -> float:
+        return _expected(z, math.exp(log_beta)) - of_labels
+
+    # Shifted by their largest, logits are at most 0: the scale of a soft decision is their mean.
+    low = high = -math.log(-float(z.mean()))
+    while slope(low) > 0:
+        low -= 1
+    while slope(high) < 0:
+        high += 1
+    if low == high:
+        return math.exp(-low)
+    return math.exp(-float(brentq(slope, low, high, xtol=1e-12)))
+
+
+def _expected(z: NDArray[np.float64], beta: float) -> float:
+    """Return the mean of Σ_k p_k z_k; z has its largest entry of each row at 0."""
+    weights = np.exp(beta * z)
+    return float(((weights * z).sum(axis=1) / weights.sum(axis=1)).mean())
+
+
+def _check_rate(rate: object) -> float:
+    """Return a share strictly between 0 and 1, or raise."""
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < float(rate) < 1:
+        raise InputError(
+            f"reject rate is {rate!r}, wanted a number between 0 and 1, such as 0.05 to reject "
+            "5 % of ordinary samples"
+        )
+    return float(rate)
+
+
+def reject_threshold(scores: Tensor, rate: float, of: str = "samples") -> Tensor:
+    """Return the score [] that a new sample like these exceeds with probability ``rate`` at most.
+
+    It is the ⌈(n + 1)(1 − rate)⌉-th smallest of n scores: a new one is equally likely to fall
+    between any two of them. This holds exactly, for any n and any distribution, where nothing else
+    was fitted to the samples.
+
+    >>> reject_threshold(torch.arange(1.0, 100.0), 0.05)  # 99 scores
+    tensor(95.)
+    """
+    count = len(scores)
+    # Rounded first: (n + 1)(1 - rate) may come out a hair above the whole number it stands for.
+    place = math.ceil(round((count + 1) * (1 - rate), 9))
+    if place > count:
+        raise InputError(
+            f"a reject rate of {rate:g} cannot be set from {count} {of}; give at least "
+            f"{math.ceil(1 / rate) - 1}, or a higher rate"
+        )
+    return torch.sort(scores.detach()).values[max(place, 1) - 1]

@@ -1,18 +1,36 @@
-"""A layer whose units are distances to classes, each in units of its own spreads."""
+"""Distances to classes in units of their spreads: the layer and its closed form."""
 
 from __future__ import annotations
+
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
-from mahalens.errors import InputError
-from mahalens.geometry.checks import tensor_of
-from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance
-from mahalens.nn.layers import root, without_autocast
-from mahalens.nn.sizes import is_whole, require_parameters, require_sizes
-from mahalens.nn.squares import weighted_squares
+from mahalens.errors import InputError, SingularCovarianceError
+from mahalens.geometry._checks import dtype_name, require_finite, tensor_of, whole_tensor_of
+from mahalens.geometry.ellipsoids import (
+    Ellipsoids,
+    LowRankEllipsoids,
+    from_covariance,
+    from_data,
+)
+from mahalens.nn.distances import weighted_squares
+from mahalens.nn.layers import (
+    is_whole,
+    require_known,
+    require_parameters,
+    require_sizes,
+    require_width,
+    root,
+    set_parameters,
+    without_autocast,
+)
 
 REMAINDERS = ("spherical", "diagonal")
+REST_SHARE = 0.5
+"""Share of the shortest spread that is left to the remainder where no direction remains."""
+
 _TILE = 2**22  # differences held at once where no gradient is wanted
 
 
@@ -85,9 +103,7 @@ class Mahalanobis(nn.Module):
         shapes = 1 if shared else classes
         size = inputs * (classes + shapes * (rank + 1))
         require_parameters(f"Mahalanobis({inputs}, {classes}, {rank})", size, device, dtype)
-        if remainder not in REMAINDERS:
-            known = ", ".join(REMAINDERS)
-            raise InputError(f"unknown remainder {remainder!r} of Mahalanobis; known: {known}")
+        require_known("Mahalanobis", "remainder", remainder, REMAINDERS)
         self.inputs = inputs
         self.classes = classes
         self.rank = rank
@@ -125,10 +141,8 @@ class Mahalanobis(nn.Module):
         >>> Mahalanobis.from_data(x, torch.zeros(4, dtype=torch.long), rank=1).mu.tolist()
         [[1.0, 1.0]]
         """
-        from mahalens.nn.fitting import fit_mahalanobis, labelled
-
         x = tensor_of("features", x)
-        features, labels, classes = labelled(x, y, classes, owner="Mahalanobis")
+        features, labels, classes = check_labelled(x, y, classes, owner="Mahalanobis")
         layer = cls(
             features.shape[1],
             classes,
@@ -150,41 +164,40 @@ class Mahalanobis(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the distance of each sample to each class."""
-        squares = self._exact_squares(x)
+        squares = self._exact_squares(x, _TILE)
         # The root first: squares of distances above 255 are no numbers of float16.
-        return (squares if self.squared else root(squares)).to(self._kind(x))
+        return (squares if self.squared else root(squares)).to(self._dtype(x))
 
-    def squares(self, x: Tensor) -> Tensor:
-        """Return the squared distances, whatever ``squared`` says: [..., D] to [..., C]."""
-        return self._exact_squares(x).to(self._kind(x))
+    def squares(self, x: Tensor, *, tile: int = _TILE) -> Tensor:
+        """Return the squared distances, whatever ``squared`` says: [..., D] to [..., C].
 
-    def _kind(self, x: Tensor) -> torch.dtype:
+        Where no gradient is wanted, about ``tile`` differences are held at once.
+        """
+        return self._exact_squares(x, tile).to(self._dtype(x))
+
+    def _dtype(self, x: Tensor) -> torch.dtype:
         return torch.promote_types(x.dtype, self.mu.dtype)
 
-    def _exact_squares(self, x: Tensor) -> Tensor:
-        """The same in float32 at least."""
-        if x.ndim < 1 or x.shape[-1] != self.inputs:
-            raise InputError(
-                f"Mahalanobis of {self.inputs} inputs was given an array of shape "
-                f"{tuple(x.shape)}; give [..., {self.inputs}]"
-            )
-        exact = torch.promote_types(self._kind(x), torch.float32)
+    def _exact_squares(self, x: Tensor, tile: int) -> Tensor:
+        """Return the squared distances in float32 at least."""
+        require_width("Mahalanobis", x, self.inputs)
+        exact = torch.promote_types(self._dtype(x), torch.float32)
         flat = x.reshape(-1, self.inputs).to(exact)
+        scale, rows, factor = self._factor(exact)
         with without_autocast(x.device.type):
-            scale, rows, factor = self._factor(exact)
             mu = self.mu.to(exact)
             if self.shared:
-                found = _shared_squares(flat, mu, scale, rows[0], factor[0])
+                squares = _shared_squares(flat, mu, scale, rows[0], factor[0])
             else:
-                found = _squares(flat, mu, scale, rows, factor)
-        return found.reshape(*x.shape[:-1], self.classes)
+                squares = _squares(flat, mu, scale, rows, factor, tile)
+        return squares.reshape(*x.shape[:-1], self.classes)
 
     @property
     def covariances(self) -> Tensor:
         """Σ_c [C, D, D]."""
         variances = (2 * self.log_spread).exp().expand(-1, self.inputs)
-        found = torch.diag_embed(variances) + self.axes.mT @ self.axes
-        return found.expand(self.classes, -1, -1)
+        covariances = torch.diag_embed(variances) + self.axes.mT @ self.axes
+        return covariances.expand(self.classes, -1, -1)
 
     @property
     def log_determinants(self) -> Tensor:
@@ -197,7 +210,7 @@ class Mahalanobis(nn.Module):
 
     @torch.no_grad()
     def ellipsoids(self) -> Ellipsoids:
-        """Give the ellipsoids as they are now, to measure many points or to look at their axes.
+        """Return the ellipsoids as they are now, to measure many points or to look at their axes.
 
         Spherical remainders are kept as :class:`~mahalens.geometry.LowRankEllipsoids`, diagonal
         ones make full ellipsoids.
@@ -216,7 +229,7 @@ class Mahalanobis(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Return the arguments, so that what is printed can be pasted back."""
+        """Return the arguments: the printed layer can be pasted back."""
         parts = [f"inputs={self.inputs}, classes={self.classes}, rank={self.rank}"]
         if self.remainder != "spherical":
             parts.append(f"remainder={self.remainder!r}")
@@ -224,30 +237,31 @@ class Mahalanobis(nn.Module):
         return ", ".join(parts)
 
     def _factor(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Give 1/s, U [C, R, D] and the triangular factor of I + UUᵀ [C, R, R]."""
+        """Return 1/s, U [C, R, D] and the triangular factor of I + UUᵀ [C, R, R]."""
         scale = (-self.log_spread.to(dtype)).exp()
         rows = self.axes.to(dtype) * scale[:, None]
         identity = torch.eye(self.rank, dtype=dtype, device=rows.device)
         # No error is asked for: a parameter that is NaN gives NaN, as in other layers.
-        factor, _ = torch.linalg.cholesky_ex(identity + rows @ rows.mT)
+        with without_autocast(rows.device.type):
+            factor, _ = torch.linalg.cholesky_ex(identity + rows @ rows.mT)
         return scale, rows, factor
 
 
-def _squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor) -> Tensor:
+def _squares(
+    x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor, tile: int
+) -> Tensor:
     """Return d² [N, C] for samples [N, D], as ``‖ξ − Uᵀz‖² + ‖z‖²``."""
-    count = len(x)
-    if not torch.is_grad_enabled():
-        count = max(1, _TILE // mu.numel())
+    count = len(x) if torch.is_grad_enabled() else max(1, tile // mu.numel())
     parts = []
-    for some in x.split(count or 1):
-        whole = (some - mu[:, None]) * scale[:, None]  # ξ [C, N, D]
+    for samples in x.split(count or 1):
+        whole = (samples - mu[:, None]) * scale[:, None]  # ξ [C, N, D]
         across, z = _apart(whole, rows, factor)
         parts.append((across.square().sum(-1) + z.square().sum(-1)).mT)
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _shared_squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor) -> Tensor:
-    """The same where all classes have one ellipsoid: whitened once, then plain distances."""
+    """Return d² [N, C] where classes share one ellipsoid: whitened once, then plain distances."""
     # From the middle of the prototypes, or a common offset would cost digits.
     middle = mu.detach().mean(0)
     samples, prototypes = (
@@ -257,8 +271,150 @@ def _shared_squares(x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: 
 
 
 def _apart(whole: Tensor, rows: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Give ``ξ − Uᵀz`` [..., N, D] and z [..., N, R], linear in ξ, whose squares add up to d²."""
+    """Return ``ξ − Uᵀz`` [..., N, D] and z [..., N, R], linear in ξ, whose squares add up to d²."""
     along = whole @ rows.mT  # Uξ [..., N, R]
     half = torch.linalg.solve_triangular(factor, along.mT, upper=False)
     z = torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
     return whole - z @ rows, z
+
+
+def check_features(
+    features: Tensor,
+    inputs: int | None,
+    owner: str = "DistanceHead",
+    least: int = 1,
+    like: Tensor | None = None,
+) -> Tensor:
+    """Return finite features [N, D] with N ≥ ``least``, or raise.
+
+    D must be ``inputs``, the width of ``owner``, unless that is None. NumPy arrays become tensors,
+    of the dtype and device of ``like``.
+    """
+    features = tensor_of("features", features, like)
+    wanted = inputs or "D"
+    if not isinstance(features, Tensor) or not features.is_floating_point():
+        kind = type(features).__name__
+        if isinstance(features, Tensor):
+            kind = f"tensor of {dtype_name(features.dtype)}"
+        raise InputError(f"features are a {kind}, wanted a tensor of floats [N, {wanted}]")
+    if (
+        features.ndim != 2
+        or len(features) < least
+        or not features.shape[1]
+        or features.shape[1] != (inputs or features.shape[1])
+    ):
+        flat = features.ndim > 2 and features.shape[-1] == (inputs or features.shape[-1])
+        raise InputError(
+            f"{owner} of {wanted} inputs was given features of shape {tuple(features.shape)}; "
+            f"give [N, {wanted}]{' with N at least 1' * least}"
+            f"{', as by features.flatten(0, -2)' * flat}"
+        )
+    require_finite("features", features)
+    return features
+
+
+def check_labels(y: Tensor, samples: int, classes: int | None) -> Tensor:
+    """Return labels [N] as int64, one from 0 to C - 1 for each sample, or raise."""
+    y = whole_tensor_of("labels", y)
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
+        kind = dtype_name(y.dtype) if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(f"labels are {kind}, wanted a tensor of whole numbers [{samples}]")
+    if tuple(y.shape) != (samples,):
+        raise InputError(
+            f"labels have shape {tuple(y.shape)} for {samples} samples; give one label per sample"
+        )
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or (classes is not None and high >= classes):
+        wanted = "at least 0" if classes is None else f"from 0 to {classes - 1}"
+        label = low if low < 0 else high
+        raise InputError(f"label {label} is not one of the classes; labels are {wanted}")
+    return y.long()
+
+
+def check_labelled(
+    x: Tensor,
+    y: Tensor,
+    classes: int | None = None,
+    inputs: int | None = None,
+    owner: str = "DistanceHead",
+) -> tuple[Tensor, Tensor, int]:
+    """Return features in float64 and labels, both on the CPU, and the number of classes, or raise.
+
+    Every class must have 2 samples or more, not all of them the same, to show its spread.
+    """
+    features = check_features(x, inputs, owner).detach().cpu().double()
+    labels = check_labels(y, len(features), classes).cpu()
+    sizes = torch.bincount(labels, minlength=classes or 0)
+    if int(sizes.min()) < 2:
+        smallest = int(sizes.argmin())
+        count = int(sizes[smallest])
+        raise InputError(
+            f"class {smallest} of {len(sizes)} has {count or 'no'} sample{'s' * (not count)}, "
+            "wanted at least 2 of each to see its spread; give more, or number the classes "
+            "without it"
+        )
+    for k in range(len(sizes)):
+        samples = features[labels == k]
+        if bool((samples == samples[0]).all()):
+            raise SingularCovarianceError(
+                f"class {k} has {len(samples)} samples that are all the same, so it has no spread "
+                "to measure distances in; give features that vary, or leave the class out"
+            )
+    return features, labels, len(sizes)
+
+
+def class_ellipsoids(
+    x: Tensor, y: Tensor, kind: str, shared: bool, **options: object
+) -> tuple[Ellipsoids, Tensor]:
+    """Fit one ellipsoid per class, or a single one around all class means [C, D]; return both."""
+    for name, kinds in (("ridge", Real), ("shrinkage", Real | str)):
+        if not isinstance(options[name], kinds):
+            raise InputError(f"{name} is {options[name]!r}, wanted a number of at least 0")
+    try:
+        if not shared:
+            ellipsoids = from_data(x, y, kind=kind, **options)  # type: ignore[arg-type]
+            return ellipsoids, ellipsoids.means
+        classes = int(y.max()) + 1
+        means = torch.stack([x[y == k].mean(0) for k in range(classes)])
+        # from_data divides by N - 1, but C means have been taken off.
+        factor = ((len(x) - 1) / (len(x) - classes)) ** 0.5
+        rest = (x - means[y]) * factor
+        return from_data(rest, torch.zeros_like(y), kind=kind, **options), means  # type: ignore[arg-type]
+    except InputError as error:
+        owner = "the ellipsoid of all classes" if shared else "the ellipsoids of the classes"
+        raise type(error)(f"{owner}: {error}") from None
+
+
+def fit_mahalanobis(
+    layer: Mahalanobis, x: Tensor, y: Tensor, *, ridge: float, shrinkage: float | str = 0.0
+) -> None:
+    """Set the ellipsoids of a layer to those of features that :func:`check_labelled` returned.
+
+    Axes and remainder come from :func:`mahalens.geometry.ellipsoids.from_data`, where no spread is
+    below the remainder: ``b_r = v_r √(spread_r² − remainder²)`` gives the very same ellipsoid. With
+    as many axes as inputs nothing remains, and s is put at half the shortest spread: any value
+    below it gives the same distances, and leaves every axis free to learn.
+    """
+    ellipsoids, means = class_ellipsoids(
+        x, y, "low-rank+remainder", layer.shared, rank=layer.rank, ridge=ridge, shrinkage=shrinkage
+    )
+    assert isinstance(ellipsoids, LowRankEllipsoids)
+    assert ellipsoids.remainder is not None
+    rest = ellipsoids.remainder[:, None]
+    if layer.rank == layer.inputs:
+        rest = REST_SHARE * ellipsoids.spreads[:, -1:]
+    lengths = (ellipsoids.spreads.square() - rest.square()).clamp(min=0).sqrt()
+    set_fit(
+        (layer.mu, means),
+        (layer.axes, ellipsoids.axes * lengths[..., None]),
+        (layer.log_spread, rest.log()),
+    )
+
+
+def set_fit(*values: tuple[Tensor, Tensor]) -> None:
+    """Set parameters to fitted values, or raise where their dtype cannot hold these."""
+    set_parameters(
+        values,
+        f"the spreads or means of these features are too small or too large for "
+        f"{dtype_name(values[0][0].dtype)}; scale the features, or take a wider dtype",
+    )

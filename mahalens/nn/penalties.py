@@ -1,7 +1,8 @@
 """Terms to add to a loss: rows at right angles, units alive and different, compact classes.
 
-Source 001 leaves open how to use that a whitening is not unique, and suggests a penalty for
-orthogonality; sources 001 and 004 tell of units that die or park their hyperplane outside the data.
+The Mahalanobis paper (arXiv 2410.19352) leaves open how to use that a whitening is not unique, and
+suggests a penalty for orthogonality. It also describes units that die or whose hyperplane ends up
+outside the data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> Tensor:
-    """Mean squared cosine between the rows of a layer: 0 where all are at right angles.
+    """Return the mean squared cosine between the rows of a layer: 0 for rows at right angles.
 
     ``P(W) = mean over i < j of (wᵢᵀ M wⱼ)² / (wᵢᵀ M wᵢ · wⱼᵀ M wⱼ)``, from 0 to 1, whatever the
     lengths of the rows, with M = I or the ``covariance`` of the inputs.
@@ -27,8 +28,8 @@ def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> T
     A layer that has learned the Mahalanobis distance of a Gaussian is some whitening
     ``W = Q Λ^(-1/2) Vᵀ``: every rotation Q gives the same distances, so rows need not be
     eigenvectors. With M = I they must: ``W Wᵀ = Q Λ⁻¹ Qᵀ`` is diagonal only where Q is a
-    permutation with signs, if the eigenvalues are distinct. The penalty is 0 at the PCA whitening,
-    so that it moves nothing but Q. With M = Σ it asks for uncorrelated outputs instead, which
+    permutation with signs, if the eigenvalues are distinct. The penalty is 0 at the PCA whitening:
+    it moves nothing but Q. With M = Σ it asks for uncorrelated outputs instead, which
     every whitening has: rows that are at right angles in both are eigenvectors of Σ.
 
     With more rows than inputs not all can be at right angles; the least is then
@@ -57,7 +58,7 @@ def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> T
                 )
             gram = rows @ covariance.to(rows) @ rows.mT
         cosines = _off_diagonal(_normalised(gram, gram.diagonal()))
-        return (cosines.square().sum() / _pairs(units)).to(weight.dtype)
+        return (cosines.square().sum() / max(1, units * (units - 1))).to(weight.dtype)
 
 
 def volume_penalty(
@@ -79,7 +80,7 @@ def volume_penalty(
     0 where one repeats others. It knows nothing of scale, so it cannot be raised by large weights,
     and the second term asks for no more than ``spread``: 1 is what a whitening gives. The third
     is for outputs before the activation, whose hyperplane is then at most ``reach`` spreads from
-    the mean: source 001 has it pass through a prototype, and a ReLU beyond all data gives no
+    the mean: in theory it passes through a prototype, and a ReLU beyond all data gives no
     gradient by which any other term could bring it back. It is what to use against dead units.
 
     All is 0 for a whitened layer with its hyperplanes through the mean. Mirrored ReLU units are
@@ -117,7 +118,7 @@ def volume_penalty(
 
 
 def _volume(flat: Tensor, spread: float, reach: float | None, ridge: float) -> Tensor:
-    """The same for outputs [N, K] that have been checked."""
+    """Return the penalty of outputs [N, K] that have been checked."""
     means = flat.mean(0)
     centred = flat - means
     covariance = centred.mT @ centred / len(flat)
@@ -138,7 +139,7 @@ def _volume(flat: Tensor, spread: float, reach: float | None, ridge: float) -> T
 
 
 def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tensor:
-    """Keep samples near the prototype of their own class, so that distances mean something.
+    """Keep samples near the prototype of their class, which gives distances a meaning.
 
     ``mean over n of (d_y(x_n)² + log det Σ_y) / 2``: minus the log-density of each sample in its
     own class, up to a constant. Cross-entropy asks only that other classes be farther, and is as
@@ -147,7 +148,7 @@ def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tens
 
     Args:
         head: the head that is being trained.
-        features: what it is given [N, D].
+        features: its inputs [N, D].
         y: the class of each sample [N].
 
     >>> from mahalens.nn import DistanceHead
@@ -159,37 +160,38 @@ def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tens
         raise InputError(
             f"compactness_penalty was given a {type(head).__name__}; give a DistanceHead"
         )
-    squares = head._measure(features).square()
+    squares: Tensor = head.distance(features).square()
     if not isinstance(y, Tensor) or y.shape != squares.shape[:-1] or y.is_floating_point():
-        given = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"type {type(y).__name__}"
+        kind = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"type {type(y).__name__}"
         raise InputError(
-            f"labels have {given} for features of shape {tuple(features.shape)}; "
+            f"labels have {kind} for features of shape {tuple(features.shape)}; "
             "give one whole number for each sample"
         )
     if not y.numel():
         raise InputError("compactness_penalty was given no samples; give at least 1")
     both = squares + head.log_determinants
     try:  # looking at the labels themselves would stop torch.compile and vmap
-        own = both.gather(-1, y.long()[..., None])
+        of_class = both.gather(-1, y.long()[..., None])
     except RuntimeError as error:
         raise InputError(
             f"a label is not one of the classes; labels are from 0 to {head.classes - 1}"
         ) from error
-    return own.mean() / 2
+    return of_class.mean() / 2
 
 
-def _exact(owner: str, wanted: str, given: Tensor) -> Tensor:
-    """Ask for numbers with at least 2 axes; half precision, which would overflow, as float32."""
-    if not isinstance(given, Tensor) or not given.is_floating_point():
-        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+def _exact(owner: str, wanted: str, values: Tensor) -> Tensor:
+    """Return floats with at least 2 axes, in float32 at least, or raise."""
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise InputError(f"{owner} was given {kind}; give a tensor of floats, {wanted}")
-    if given.ndim < 2:
-        raise InputError(f"{owner} was given an array of shape {tuple(given.shape)}; give {wanted}")
-    return given.to(torch.promote_types(given.dtype, torch.float32))
+    if values.ndim < 2:
+        shape = tuple(values.shape)
+        raise InputError(f"{owner} was given an array of shape {shape}; give {wanted}")
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _normalised(gram: Tensor, squares: Tensor) -> Tensor:
-    """Divide by the lengths of both; rows of length 0 stay 0."""
+    """Return inner products divided by the lengths of both rows; rows of length 0 stay 0."""
     lengths = root(squares)
     safe = torch.where(lengths == 0, torch.ones_like(lengths), lengths)
     return gram / safe / safe[:, None]
@@ -197,8 +199,3 @@ def _normalised(gram: Tensor, squares: Tensor) -> Tensor:
 
 def _off_diagonal(square: Tensor) -> Tensor:
     return square - torch.diag_embed(square.diagonal())
-
-
-def _pairs(units: int) -> int:
-    """How often a pair is met in both orders; 1 for a single unit, which has none."""
-    return max(1, units * (units - 1))

@@ -1,39 +1,16 @@
-"""Records into figures, tables and one HTML page. Computes nothing, and needs no torch.
+"""Reports: records into figures, tables and one HTML page. Shows, computes nothing.
 
-``build_report(folder)`` draws the figures of a run folder and writes its ``report.html``;
-``write_audit_report(record, folder)`` does so for an audit (:mod:`.audit`).
-The parts: :mod:`.records` reads a folder, :mod:`.tables` makes tables for the terminal,
-:mod:`.figures` draws, :mod:`.page` fills the HTML template, :mod:`.numbers` decides how every
-number looks and :mod:`.catalogue` what models and metrics are called.
+===========================  ================================================================
+:func:`build_report`         draw the figures of a run folder and write its ``report.html``
+:func:`write_audit_report`   the same for an audit
+===========================  ================================================================
+
+:mod:`.records` reads a folder, :mod:`.tables` makes its tables, for terminals, pages and documents,
+:mod:`.plots` draws its figures, :mod:`.page` fills the template, and :mod:`.numbers` decides how a
+number looks. None of them knows a study: everything particular is in its
+:class:`~mahalens.studies.study.Study`.
 """
 
-from __future__ import annotations
+import lazy_loader as _lazy
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from mahalens._lazy import attach
-
-if TYPE_CHECKING:
-    from mahalens.report.audit.page import write_audit_report
-
-__all__ = ["build_report", "write_audit_report"]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    # Needs torch, for a record holds tensors.
-    {"write_audit_report": "mahalens.report.audit.page"},
-)
-
-
-def build_report(folder: str | os.PathLike[str]) -> Path:
-    """Draw the figures of a run folder, write its ``report.html`` and return that file's path.
-
-    Every file is written under a temporary name and moved into place, so a page that is there
-    is whole. Raises :class:`~mahalens.errors.RunFolderError` when the folder holds no finished
-    run, when a record in it is damaged, or when it cannot be written.
-    """
-    from mahalens.report.page import write_report  # drawing libraries load only when needed
-
-    return write_report(Path(folder))
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

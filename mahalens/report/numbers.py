@@ -1,4 +1,4 @@
-"""How numbers look, in the terminal, on figures and on the page: decided here and only here."""
+"""How numbers look in terminals, figures, pages and documents: decided here and only here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _PLAIN_FROM, _PLAIN_TO = 1e-3, 1e6  # outside, a power of ten reads better than 
 
 
 def is_number(value: object) -> bool:
-    """Whether ``value`` is a finite number (None, NaN, infinities, text and booleans are not)."""
+    """Return whether a value is a finite number; None, NaN, text and booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: float | None, figures: int = 3) -> str:
-    """``value`` with ``figures`` significant figures.
+    """Write a number with so many significant figures.
 
     Whole numbers stay whole, powers of ten appear only where zeros would crowd the digits, and
-    what is missing or not finite is a dash.
+    a number that is missing or not finite is a dash.
 
     >>> [number(v) for v in (20, 10000, 0.12345, 0.4, 47012.3, 2.9e-31, None, float("nan"))]
     ['20', '10,000', '0.123', '0.400', '47,000', '2.9e-31', '–', '–']
@@ -38,7 +38,7 @@ def number(value: float | None, figures: int = 3) -> str:
 
 
 def interval(bounds: Sequence[float | None] | None) -> str:
-    """Lower and upper end of an interval.
+    """Write the lower and upper end of an interval.
 
     >>> interval([0.0801, 0.162]), interval(None)
     ('0.0801 to 0.162', '–')
@@ -48,34 +48,13 @@ def interval(bounds: Sequence[float | None] | None) -> str:
     return f"{number(bounds[0])} to {number(bounds[1])}"
 
 
-def with_interval(mean: float | None, bounds: Sequence[float | None] | None) -> str:
-    """A mean with its interval: ``mean ± half-width``, or both ends when it lies off-centre.
-
-    >>> with_interval(0.12, [0.08, 0.16]), with_interval(0.12, [0.1, 0.2])
-    ('0.120 ± 0.040', '0.120 (0.100 to 0.200)')
-    >>> with_interval(0.12, None), with_interval(None, None)
-    ('0.120', '–')
-    """
-    if mean is None or not is_number(mean):
-        return MISSING
-    shown = interval(bounds)
-    if bounds is None or shown == MISSING:
-        return number(mean)
-    low, high = (float(b) for b in bounds if b is not None)
-    half = (high - low) / 2
-    # Ends are rounded when stored; an interval off by less than a hundredth is still centred.
-    if abs((low + high) / 2 - mean) <= 0.01 * half + 1e-12 * abs(mean):
-        return f"{number(mean)} ± {number(half, figures=2)}"
-    return f"{number(mean)} ({shown})"
-
-
 def mean_and_half(
     mean: float | None, bounds: Sequence[float | None] | None, percent: bool = False
 ) -> tuple[str, str]:
-    """A mean and half the width of its interval, rounded alike; no half-width without interval.
+    """Write a mean and half the width of its interval, rounded alike; "" without an interval.
 
-    The half-width has two figures and says how many places the mean has. Percentages have two
-    places, for 99.98 is not 100.
+    The half-width has two figures and decides how many places the mean has. Percentages have two
+    places, as 99.98 is not 100.
 
     >>> mean_and_half(34.2178, [33.0, 35.4356]), mean_and_half(0.95513, [0.9541, 0.95616])
     (('34.2', '1.2'), ('0.9551', '0.0010'))
@@ -100,8 +79,43 @@ def mean_and_half(
     return shown if float(shown.replace(",", "")) else shown.lstrip("-"), f"{half:,.{places}f}"
 
 
+def published_value(value: float | None, percent: bool = False) -> str:
+    """Write a published mean, which was rounded before: without zeros at its end.
+
+    >>> published_value(0.122), published_value(98.3, percent=True), published_value(None)
+    ('0.122', '98.30', '–')
+    """
+    if value is None or not is_number(value):
+        return MISSING
+    if percent:
+        return f"{value:.2f}"
+    text = number(value, figures=4)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def signed(value: float | None) -> str:
+    """Write a difference: a positive one begins with a plus.
+
+    >>> signed(0.5), signed(-2), signed(None)
+    ('+0.500', '-2', '–')
+    """
+    text = number(value)
+    return f"+{text}" if value is not None and is_number(value) and value > 0 else text
+
+
+def p_value(p: float | None) -> str:
+    """Write a p-value with two figures.
+
+    >>> p_value(0.0312), p_value(3.2e-9), p_value(None)
+    ('0.031', '< 0.0001', '–')
+    """
+    if p is None or not is_number(p):
+        return MISSING
+    return "< 0.0001" if p < 1e-4 else number(p, 2)
+
+
 def anything(value: object) -> str:
-    """A value of a record that may be a number, text, a list of either, or missing.
+    """Write a value of a record: a number, text, a list or dictionary of them, or nothing.
 
     >>> anything(1.0), anything("0.122 against 0.2675"), anything([0.71, 0.993]), anything(None)
     ('1', '0.122 against 0.2675', '0.710, 0.993', '–')
@@ -118,7 +132,7 @@ def anything(value: object) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time as a person would say it.
+    """Write a time as a person would say it.
 
     >>> [duration(s) for s in (0.004, 12.34, 200, 7300, None)]
     ['under 0.1 s', '12.3 s', '3 min 20 s', '2 h 2 min', '–']

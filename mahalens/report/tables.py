@@ -1,206 +1,230 @@
-"""Tables for the terminal: results, outcomes of the trials, and the ledger of claims."""
+"""A table as a value that prints itself in a terminal, as HTML and as Markdown.
+
+Reports, the command line and documents make a :class:`Table` of :class:`Cell`, :class:`Column` and
+:class:`Section`; all of it is text, and all of it is escaped where it is shown. The tables of a run
+are in :mod:`.run_tables`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
+from mahalens.report.numbers import MISSING
 
-from mahalens.report.about import about
-from mahalens.report.catalogue import (
-    VERDICT_SYMBOLS,
-    MetricView,
-    in_order,
-    metric_view,
-    metrics_of,
-    model_label,
-    models_in_order,
-)
-from mahalens.report.endings import statuses_line, trials_line
-from mahalens.report.ledger import Statement, statements
-from mahalens.report.numbers import (
-    MISSING,
-    anything,
-    duration,
-    is_number,
-    number,
-    with_interval,
-)
-from mahalens.report.part_tables import (
-    comparisons_table,
-    new_table,
-    outcomes_by_part,
-    results_by_part,
-)
-from mahalens.report.views import view_of
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
-__all__ = ["claims_table", "comparisons_table", "outcomes_table", "results_table", "run_tables"]
-
-MOST_COLUMNS = 5
-"""With more models than this, a table has a line for each instead of a column."""
-_VERDICT_STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
+SYMBOLS = {"holds": "✓", "fails": "✗", "undecided": "?", "not measured": "–"}
+"""The four verdicts with their signs."""
+_STYLES = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
 
 
-def run_tables(name: str, summary: Mapping[str, Any]) -> list[Table]:
-    """All that is printed at the end of a run called ``name``, in order."""
-    tables = [results_table(summary)]
-    if summary.get("comparisons"):
-        tables.append(comparisons_table(summary))
-    return [*tables, outcomes_table(summary), claims_table([(name, summary)])]
+@dataclass(frozen=True)
+class Cell:
+    """One cell, all of it text.
 
-
-def results_table(summary: Mapping[str, Any]) -> Table:
-    """Each metric of each model: mean ± half-width of its 95 % interval, and what was published.
-
-    ``summary`` is the content of ``summary.json``. Metrics without a finite value or published
-    figure are left out. Of studies with more metrics than a table can hold, those that tell most.
+    Args:
+        text: the content.
+        note: smaller, beside it.
+        below: smaller, on a line below it.
+        bold: whether it stands out.
+        colour: of a mark before the text, on a page.
+        verdict: whether the text is a verdict, which has a sign and a colour.
+        details: pairs of a name and a text that a page shows when the cell is opened.
+        is_open: whether it is open at first.
+        span: over how many columns it reaches, on a page.
     """
-    if parts := view_of(str(summary["study"])).parts:
-        return results_by_part(summary, parts)
-    known = metrics_of(str(summary["study"]))
-    rows = [r for r in summary["rows"] if is_number(r["mean"]) or is_number(r.get("published"))]
-    models = models_in_order(row["model"] for row in rows)
-    metrics = in_order((row["metric"] for row in rows), known)
-    if len(models) > MOST_COLUMNS:
-        return _models_table(rows, models, metrics, known)
-    groups = list(dict.fromkeys(group_label(row) for row in rows))
-    cells = {(group_label(row), row["metric"], row["model"]): row for row in rows}
-    some = any(is_number(row.get("published")) for row in rows)
-    told = "\nin brackets: the published mean" if some else ""
-    table = new_table(f"Results: mean ± half-width of its 95 % interval{told}")
-    if len(groups) > 1:
-        table.add_column("group")
-    table.add_column("metric", min_width=14)
-    for model in models:
-        table.add_column(Text(model_label(model)), justify="right")
-    for group in groups:
-        for metric in metrics:
-            given = [cells.get((group, metric, model)) for model in models]
-            if any(given):
-                name = Text(metric_view(known, metric).label_with_unit)
-                lead = [Text(group), name] if len(groups) > 1 else [name]
-                table.add_row(*lead, *(_result(row) for row in given))
-    return table
+
+    text: str = MISSING
+    note: str = ""
+    below: str = ""
+    bold: bool = False
+    colour: str = ""
+    verdict: bool = False
+    details: tuple[tuple[str, str], ...] = ()
+    is_open: bool = False
+    span: int = 1
+
+    @property
+    def symbol(self) -> str:
+        """The sign of a verdict."""
+        return SYMBOLS.get(self.text, "") if self.verdict else ""
 
 
-def _models_table(
-    rows: list[Any], models: list[str], metrics: list[str], known: Mapping[str, MetricView]
-) -> Table:
-    """The same with a line per model, for studies that compare many."""
-    cells = {(row["metric"], row["model"]): row for row in rows}
-    some = any(is_number(row.get("published")) for row in rows)
-    told = "\nin brackets: the published figure" if some else ""
-    table = new_table(f"Results: mean ± half-width of its 95 % interval{told}")
-    table.add_column("model")
-    for metric in metrics:
-        table.add_column(Text(metric_view(known, metric).label_with_unit), justify="right")
-    for model in models:
-        given = (_result(cells.get((metric, model))) for metric in metrics)
-        table.add_row(Text(model_label(model)), *given)
-    return table
+@dataclass(frozen=True)
+class Column:
+    """The head of a column; numbers are set to the right, ``is_text`` to the left.
 
-
-def group_label(row: Mapping[str, Any]) -> str:
-    """Which part of a study a row of the summary belongs to, such as ``dim 2, solver adam``."""
-    return ", ".join(f"{key} {anything(value)}" for key, value in row.get("group", {}).items())
-
-
-def _result(row: Mapping[str, Any] | None) -> Text:
-    if row is None:
-        return Text(MISSING, style="dim")
-    text = Text(with_interval(row["mean"], row.get("ci95")))
-    if is_number(row.get("published")):
-        text.append(f"\n({number(row['published'])})", style="dim")
-    return text
-
-
-def outcomes_table(summary: Mapping[str, Any]) -> Table:
-    """How the trials of each model ended, and which were lost to numbers that are not finite."""
-    if parts := view_of(str(summary["study"])).parts:
-        return outcomes_by_part(summary, parts)
-    outcomes = {str(outcome["model"]): outcome for outcome in summary.get("outcomes", [])}
-    table = new_table("Outcomes of the trials")
-    table.add_column("model")
-    table.add_column("trials", justify="right")
-    table.add_column("how they ended")
-    table.add_column("best trial", justify="right")
-    table.add_column("time", justify="right")
-    for model in models_in_order(outcomes):
-        outcome = outcomes[model]
-        ends = Text(statuses_line(outcome))
-        if outcome.get("non_finite"):
-            ends.append(f"\nnot finite: {trials_line(outcome['non_finite'])}", style="red")
-        table.add_row(
-            Text(model_label(model)),
-            number(outcome["trials"]),
-            ends,
-            number(outcome.get("best_trial")),
-            duration(outcome.get("seconds")),
-        )
-    return table
-
-
-def claims_table(summaries_with_names: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """The ledger of claims over one or several runs.
-
-    Takes pairs of a run's name and its summary. Claims come in the order in which they are
-    first met; a run that does not know a claim leaves its cell empty. A statement that was put
-    to several parts of a run, as with raw and with normalised pixels, has all verdicts in one
-    cell.
+    ``on_page`` columns are left out where there is little room: in terminals and in Markdown.
     """
-    ledger: dict[str, dict[int, Statement]] = {}
-    for column, (_, summary) in enumerate(summaries_with_names):
-        for statement in statements(summary["claims"]):
-            ledger.setdefault(statement.key, {})[column] = statement
-    names = [name for name, _ in summaries_with_names]
-    told = [
-        about(summary) if len(names) == 1 else f"{name}: {about(summary)}"
-        for name, summary in summaries_with_names
-        if view_of(str(summary["study"])).parts
-    ]
-    table = new_table("Claims", *told)
-    table.add_column("claim", min_width=24, ratio=3, overflow="fold")
-    table.add_column("source")
-    table.add_column("published", ratio=1)
-    for name in names:
-        # Wide enough for the longest verdict: a column that is squeezed out says nothing at all.
-        table.add_column(Text(name), min_width=len("? not measured"), ratio=1)
-    for given in ledger.values():
-        first = next(iter(given.values()))
-        said = Text(first.text)
-        said.append(f"\n{first.key}", style="dim")
-        cells = (_verdicts(given.get(column)) for column in range(len(names)))
-        table.add_row(said, Text(first.source), _published(given, names), *cells)
-    return table
+
+    label: str
+    is_text: bool = False
+    on_page: bool = False
 
 
-def _published(given: Mapping[int, Statement], names: Sequence[str]) -> Text:
-    """One figure if the runs agree on it, else each run's own (they differ in dimension, say)."""
-    named: dict[str, list[str]] = {}
-    for column, statement in given.items():
-        for claim in statement.claims.values():
-            runs = named.setdefault(anything(claim.get("published")), [])
-            if names[column] not in runs:
-                runs.append(names[column])
-    if len(named) == 1:
-        return Text(next(iter(named)))
-    return Text("\n".join(f"{figure} ({', '.join(runs)})" for figure, runs in named.items()))
+@dataclass(frozen=True)
+class Section:
+    """A line across the table that says what the lines below it are about."""
+
+    title: str
+    note: str = ""
 
 
-def _verdicts(statement: Statement | None) -> Text:
-    if statement is None:
-        return Text(MISSING, style="dim")
-    cells = [_verdict(part, claim) for part, claim in statement.claims.items()]
-    return Text("\n").join(cells)
+Line = Section | tuple[Cell, ...]
 
 
-def _verdict(part: str, claim: Mapping[str, Any]) -> Text:
-    verdict = claim["verdict"]
-    text = Text(f"{VERDICT_SYMBOLS[verdict]} {verdict}", style=_VERDICT_STYLES[verdict])
-    if part:
-        text = Text(f"{part}: ").append_text(text)
-    if claim.get("measured") is not None:
-        text.append(f"{', ' if part else chr(10)}{anything(claim['measured'])}", style="dim")
-    return text
+@dataclass(frozen=True)
+class Table:
+    """A table as a value. The first cell of each line is its head.
+
+    Args:
+        title: what it shows.
+        columns: the heads of the columns.
+        lines: sections and rows of cells.
+        notes: what to know to read it, one sentence or a few each.
+        is_compact: whether verdicts are signs without words, as in tables with many columns.
+
+    >>> table = Table("Ages", (Column("name", True), Column("age")), ((Cell("Ada"), Cell("36")),))
+    >>> print(table.markdown())
+    | name | age |
+    |---|---:|
+    | Ada | 36 |
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    is_compact: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def rich(self) -> RichTable:
+        """Return the table for a terminal; nothing in it is taken for markup."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        heading = Text(self.title)
+        for note in self.notes:
+            heading.append(f"\n{note}", style="dim")
+        table = RichTable(title=heading, title_justify="left", box=box.SIMPLE_HEAD)
+        for place, column in enumerate(self._brief):
+            least = 14 if column.is_text else None
+            table.add_column(
+                Text(column.label),
+                justify="left" if column.is_text else "right",
+                min_width=least,
+                overflow="fold",
+                ratio=(3 if place == 0 else 1) if column.is_text else None,
+            )
+        for line in self.lines:
+            if isinstance(line, Section):
+                table.add_section()
+                table.add_row(Text(line.title, style="bold"))
+            else:
+                table.add_row(*(_rich(cell, self.is_compact) for cell in self._brief_cells(line)))
+        return table
+
+    def show(self) -> None:
+        """Print it to the terminal; where that is narrow, lines wrap but columns stay."""
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        least = sum(26 if column.is_text else 16 for column in self._brief)
+        console.width = max(console.width, least)
+        console.print(self.rich())
+
+    def html(self) -> Markup:
+        """Return the table as HTML, with everything escaped."""
+        from markupsafe import Markup
+
+        return Markup(environment().get_template("table.html.j2").render(table=self))
+
+    def markdown(self) -> str:
+        """Return the table as GitHub's Markdown, without its title and notes."""
+        rows = [
+            [f"**{_escape(line.title)}**"]
+            if isinstance(line, Section)
+            else [_markdown(cell) for cell in self._brief_cells(line)]
+            for line in self.lines
+        ]
+        width = len(self._brief)
+        lines = [
+            [_escape(column.label) for column in self._brief],
+            *(row + [""] * (width - len(row)) for row in rows),
+        ]
+        text = [f"| {' | '.join(cells)} |" for cells in lines]
+        marks = ["---" if column.is_text else "---:" for column in self._brief]
+        return "\n".join([text[0], f"|{'|'.join(marks)}|", *text[1:]])
+
+    @property
+    def _brief(self) -> list[Column]:
+        return [column for column in self.columns if not column.on_page]
+
+    def _brief_cells(self, line: tuple[Cell, ...]) -> list[Cell]:
+        cells = [cell for whole in line for cell in (whole, *[Cell("")] * (whole.span - 1))]
+        pairs = zip(cells, self.columns, strict=True)
+        return [cell for cell, column in pairs if not column.on_page]
+
+
+def stack(title: str, tables: Sequence[Table], *notes: str) -> Table:
+    """Put tables with the same columns below each other, with a section for each.
+
+    Their notes come after the given ones, each once.
+    """
+    lines: list[Line] = []
+    for table in tables:
+        lines += [*([Section(table.title)] if table.title else []), *table.lines]
+    notes = tuple(dict.fromkeys((*notes, *(note for table in tables for note in table.notes))))
+    return Table(title, tables[0].columns if tables else (), tuple(lines), notes)
+
+
+def _rich(cell: Cell, is_compact: bool) -> Text:
+    from rich.text import Text
+
+    text = cell.text
+    if cell.verdict:
+        text = cell.symbol if is_compact else f"{cell.symbol} {text}"
+    style = _STYLES.get(cell.text, "") if cell.verdict else "bold" if cell.bold else ""
+    rich = Text(text, style=style)
+    if cell.note:
+        rich.append(f" {cell.note}", style="dim" if cell.verdict else "")
+    if cell.below:
+        rich.append(f"\n{cell.below}", style="dim")
+    return rich
+
+
+def _markdown(cell: Cell) -> str:
+    text = _escape(cell.text)
+    marked = cell.bold or (cell.verdict and cell.text in ("holds", "fails"))
+    text = f"**{text}**" if marked and text else text
+    below = f"({cell.below})" if cell.below else ""
+    return " ".join(filter(None, (text, _escape(cell.note), _escape(below))))
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([\\|<*`\[])", r"\\\1", " ".join(text.split()))
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return the templates of reports, which escape everything that is put into them."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("mahalens.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -15,40 +15,7 @@ Thin over ``scipy.stats`` and without torch. Each metric is a vector ``[T]``, on
 ========================  ====================================================================
 """
 
-from mahalens.stats.comparisons import (
-    Comparison,
-    FamilyComparison,
-    PairedComparison,
-    compare,
-    compare_family,
-    holm,
-    paired_lower,
-)
-from mahalens.stats.equivalence import Equivalence, equivalent
-from mahalens.stats.summaries import (
-    Proportion,
-    SpreadRatio,
-    Summary,
-    proportion,
-    spread_ratio,
-    summarise,
-    summarize,  # noqa: F401  the old spelling, deprecated
-)
+import lazy_loader as _lazy
 
-__all__ = [
-    "Comparison",
-    "Equivalence",
-    "FamilyComparison",
-    "PairedComparison",
-    "Proportion",
-    "SpreadRatio",
-    "Summary",
-    "compare",
-    "compare_family",
-    "equivalent",
-    "holm",
-    "paired_lower",
-    "proportion",
-    "spread_ratio",
-    "summarise",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+__all__.remove("summarize")  # the old spelling, deprecated

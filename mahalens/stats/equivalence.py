@@ -25,7 +25,7 @@ from mahalens.stats.summaries import summarise
 
 _LEVEL = 0.05
 
-Verdict = Literal["equivalent", "different", "undecided"]
+_Verdict = Literal["equivalent", "different", "undecided"]
 
 
 class Equivalence(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Equivalence(msgspec.Struct, frozen=True):
     preferred_test: PairedTest | None = None
     preferred_p: float | None = None
     p_beyond: float | None = None
-    verdict: Verdict = "undecided"
+    verdict: _Verdict = "undecided"
 
 
 def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
@@ -113,7 +113,7 @@ def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
         }
     preferred: PairedTest = "paired t" if normal else "Wilcoxon"
     within, beyond = _p_within(values, edge, preferred), _p_beyond(values, edge, preferred)
-    verdict: Verdict = "different" if beyond < _LEVEL else "undecided"
+    verdict: _Verdict = "different" if beyond < _LEVEL else "undecided"
     return Equivalence(
         n,
         dropped,

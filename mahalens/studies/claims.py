@@ -10,22 +10,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mahalens.stats import (
-    Summary,
-    compare,
-    equivalent,
-    paired_lower,
-    proportion,
-    spread_ratio,
-    summarise,
-)
+from mahalens import stats
+
+if TYPE_CHECKING:
+    from mahalens.stats import Summary
 
 Verdict = Literal["holds", "fails", "undecided", "not measured"]
 Side = Literal["below", "above"]
@@ -40,17 +36,48 @@ OURS = "here"
 
 @dataclass(frozen=True)
 class Evidence:
-    """The numbers of all trials by model and metric, facts about the run, and published means."""
+    """The numbers of all trials of a run, for claims to be put to.
 
-    trials: Mapping[tuple[str, str], Values]
+    Args:
+        trials: one number per trial ``[T]``, by variant, model and metric.
+        facts: facts about the run.
+        published: the published mean for a metric of a model on a variant.
+        basins: where each trial ended, by variant and model.
+        variant: the variant that a claim is put to. Models go by their plain names then; in a
+            claim about the whole run by full ones, such as ``"relu2 (raw)"``.
+    """
+
+    trials: Mapping[tuple[str, str, str], Values]
     facts: Mapping[str, object]
-    published: Callable[[str, str], float | None]
-    basins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    published_mean: Callable[[str, str, str], float | None]
+    basins: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    variant: str | None = None
+
+    def on(self, variant: str | None) -> Evidence:
+        """Return the same evidence, seen by claims about one variant (None: about the run)."""
+        return replace(self, variant=variant)
+
+    def _key(self, name: str) -> tuple[str, str]:
+        if self.variant is not None:
+            return self.variant, name
+        return self._names.get(name, ("", name))
+
+    @cached_property
+    def _names(self) -> dict[str, tuple[str, str]]:
+        keys = {(variant, model) for variant, model, _ in self.trials}
+        return {
+            f"{model} ({variant})" if variant else model: (variant, model)
+            for variant, model in keys
+        }
 
     def values(self, model: str, metric: str) -> Values | None:
         """Return one number per trial ``[T]``, NaN where it has none; None if not measured."""
-        column = self.trials.get((model, metric))
+        column = self.trials.get((*self._key(model), metric))
         return column if column is not None and np.isfinite(column).any() else None
+
+    def basins_of(self, model: str) -> Sequence[str]:
+        """Return where each trial of a model ended; nothing where that is unknown."""
+        return self.basins.get(self._key(model), ())
 
     def pair(self, metric: str, model: str, than: str) -> tuple[Values, Values] | None:
         """Return the trials for which both models have a number; None if there are none."""
@@ -59,6 +86,11 @@ class Evidence:
             return None
         shared = np.isfinite(a) & np.isfinite(b)
         return (a[shared], b[shared]) if shared.any() else None
+
+    def published(self, metric: str, model: str) -> float | None:
+        """Return the published mean, if there is one."""
+        variant, name = self._key(model)
+        return self.published_mean(metric, name, variant)
 
     def published_pair(self, metric: str, model: str, than: str, digits: int = 3) -> str | None:
         """Return both published means, for a sentence."""
@@ -116,7 +148,7 @@ class Lower(msgspec.Struct, frozen=True):
         pair = evidence.pair(self.metric, self.model, self.than)
         if pair is None:
             return None
-        result = paired_lower(*pair)
+        result = stats.paired_lower(*pair)
         a, b = (show(float(values.mean())) for values in pair)
         why = (
             f"{self.model} averages {a}, {self.than} {b}; lower in {result.wins} of {result.n} "
@@ -155,7 +187,7 @@ class Ratio(msgspec.Struct, frozen=True):
         a, b = pair
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.where((a > 0) & (b > 0), np.log(a / b), np.nan)
-        summary = summarise(logs)
+        summary = stats.summarise(logs)
         if not summary.n:
             return None
         ends = ""
@@ -194,7 +226,7 @@ class Difference(msgspec.Struct, frozen=True):
         pair = evidence.pair(self.metric, self.model, self.than)
         if pair is None:
             return None
-        summary = summarise(pair[0] - pair[1])
+        summary = stats.summarise(pair[0] - pair[1])
         mean = _without_rounding(summary.mean, pair)
         why = (
             f"{_means(self.model, self.than, pair)}: difference {show(mean)}, "
@@ -224,7 +256,7 @@ class Within(msgspec.Struct, frozen=True):
         pair = evidence.pair(self.metric, self.model, self.than)
         if pair is None:
             return None
-        result = equivalent(*pair, self.margin)
+        result = stats.equivalent(*pair, self.margin)
         mean = _without_rounding(float(np.mean(pair[0] - pair[1])), pair)
         ends = ""
         if result.ci90 is not None:
@@ -261,7 +293,7 @@ class Indistinguishable(msgspec.Struct, frozen=True):
         near = Within(self.metric, self.model, self.than, self.margin).judge(evidence)
         if pair is None or near is None:
             return None
-        result = compare(*pair)
+        result = stats.compare(*pair)
         p = result.preferred_p
         test = "no test possible" if p is None else f"{result.preferred_test} p = {show(p)}"
         why = f"{near.why} {test[0].upper()}{test[1:]}."
@@ -290,7 +322,7 @@ class MoreVariable(msgspec.Struct, frozen=True):
         b = evidence.values(self.than, self.metric)
         if a is None or b is None:
             return None
-        result = spread_ratio(a, b)
+        result = stats.spread_ratio(a, b)
         if result.ratio is None:
             return None
         p = "" if result.p_value is None else f", Brown-Forsythe p = {show(result.p_value)}"
@@ -337,7 +369,7 @@ class GainsMore(msgspec.Struct, frozen=True):
         if not shared.any():
             return None
         gain, other = gain[shared], other[shared]
-        summary = summarise(gain - other)
+        summary = stats.summarise(gain - other)
         why = (
             f"{self.model} gains {show(float(gain.mean()))} on {self.base}, {self.than} "
             f"{show(float(other.mean()))} on {self.than_base}: difference {show(summary.mean)}, "
@@ -376,13 +408,13 @@ class TrialShare(msgspec.Struct, frozen=True):
         if values is None:
             return None
         good = values < self.bound if self.side == "below" else values > self.bound
-        result = proportion(int(good.sum()), len(values))
+        result = stats.proportion(int(good.sum()), len(values))
         low, high = result.ci95
         why = (
             f"{self.side.capitalize()} {show(self.bound)} in {result.k} of {result.n} trials "
             f"({low:.0%} to {high:.0%} with 95 % confidence), wanted in {self.share:.0%}; "
             f"median {show(float(np.nanmedian(values)))}."
-            + _misses(evidence.basins.get(self.model, ()), good)
+            + _misses(evidence.basins_of(self.model), good)
         )
         holds = None if result.n < self.fewest else result.share >= self.share
         return Finding(holds, result.share, why, result.n)
@@ -413,7 +445,7 @@ class Average(msgspec.Struct, frozen=True):
         unit = evidence.number(self.per) if self.per else 1.0
         if not unit > 0:
             return None
-        summary = summarise(values / unit)
+        summary = stats.summarise(values / unit)
         of = f" of the {_FACTS.get(self.per, self.per)}" if self.per else ""
         why = (
             f"Mean {show(summary.mean)}{of}, {_interval(summary)}; "
@@ -447,7 +479,7 @@ class AboveChance(msgspec.Struct, frozen=True):
         band = evidence.facts.get(self.chance)
         if values is None or not isinstance(band, (list, tuple)):
             return None
-        summary = summarise(values)
+        summary = stats.summarise(values)
         holds = _lies("above", max(self.bound, float(band[1])), summary)
         why = (
             f"Mean {show(summary.mean)}, {_interval(summary)}; random rotations of the true "
@@ -528,23 +560,28 @@ Predicate = (
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A statement of a source, and the predicate that decides it.
+    """A statement of a source, and the predicate that decides it: one row of a study's table.
 
     Attributes:
-        id: ``source/key``, with ``/data`` at its end where it is put to several data sets.
-        source: a number of ``docs/theory.md``, or ``here`` for claims of this project.
+        key: its name within the study.
         statement: one sentence.
         predicate: decides it.
-        data: the data set, or the kind of pixels, that it is put to; empty for the whole run.
+        source: the key of its source in :data:`~mahalens.studies.study.SOURCES`.
+        each: whether it is put to every variant of a run (data set or kind of pixels), or once to
+            the whole run, where models go by full names such as ``"relu2 (raw)"``.
         needs: facts that the run must have for the claim to apply, such as the solver.
+        only: models that a run must have for the claim to be asked at all.
+        on: the variants that it is put to; by default all.
     """
 
-    id: str
-    source: str
+    key: str
     statement: str
     predicate: Predicate
-    data: str = ""
+    source: str = OURS
+    each: bool = True
     needs: dict[str, str] = {}
+    only: tuple[str, ...] = ()
+    on: tuple[str, ...] = ()
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -560,12 +597,33 @@ class Judgement(msgspec.Struct, frozen=True):
     why: str
 
 
-def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judgement]:
-    """Put every claim to the evidence of one run."""
-    return [_judge(claim, evidence) for claim in claims]
+def judge(
+    claims: Sequence[Claim],
+    evidence: Evidence,
+    *,
+    study: str,
+    variants: Sequence[str],
+    sources: Mapping[str, str],
+) -> list[Judgement]:
+    """Put every claim to the evidence of one run, variant by variant.
+
+    Lines have the id ``study/key/variant``; those about the whole run come last, without one.
+    """
+    models = {model for _, model, _ in evidence.trials}
+    asked = [claim for claim in claims if models.issuperset(claim.only)]
+    lines = [
+        _judge(claim, evidence.on(variant), study, variant, sources)
+        for variant in variants
+        for claim in asked
+        if claim.each and (not claim.on or variant in claim.on)
+    ]
+    whole = [claim for claim in asked if not claim.each]
+    return lines + [_judge(claim, evidence.on(None), study, "", sources) for claim in whole]
 
 
-def _judge(claim: Claim, evidence: Evidence) -> Judgement:
+def _judge(
+    claim: Claim, evidence: Evidence, study: str, variant: str, sources: Mapping[str, str]
+) -> Judgement:
     missing = [
         f"{fact} {wanted}" for fact, wanted in claim.needs.items() if evidence.facts[fact] != wanted
     ]
@@ -581,11 +639,11 @@ def _judge(claim: Claim, evidence: Evidence) -> Judgement:
         measured = None if finding.holds is None else is_finite(finding.measured)
         verdict = "undecided" if finding.holds is None else "holds" if finding.holds else "fails"
     return Judgement(
-        id=claim.id,
-        source=claim.source,
+        id="/".join(filter(None, (study, claim.key, variant))),
+        source=sources.get(claim.source, claim.source),
         statement=claim.statement,
-        data=claim.data,
-        # Of our own claims nothing was published, though their parts may have figures.
+        data=variant,
+        # Nothing was published about our own claims, though their parts may have figures.
         published=None if claim.source == OURS else claim.predicate.published(evidence),
         measured=measured,
         verdict=verdict,

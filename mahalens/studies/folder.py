@@ -126,7 +126,7 @@ class RunFolder:
     def options(self, kind: type[Options]) -> Options:
         """The options the run was started with, as its study reads them."""
         try:
-            return msgspec.convert(self.config.options, kind)
+            return msgspec.convert(upgrade_options(self.config.options), kind)
         except (msgspec.ValidationError, InputError) as error:
             raise RunFolderError(
                 f"{self.path / CONFIG}: options cannot be used ({error}); start a new run"
@@ -227,6 +227,21 @@ class RunFolder:
     def drop_checkpoints(self) -> None:
         """Remove what only an unfinished run needs."""
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+
+
+def upgrade_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of an earlier version in today's form.
+
+    >>> upgrade_options({"pixels": ["normalized", "raw"], "engine": "local", "trials": 3})
+    {'pixels': ['normalised', 'raw'], 'trials': 3}
+    """
+    new = {name: value for name, value in options.items() if name not in ("engine", "scheduler")}
+    if "pixels" in new:
+        pixels = new["pixels"]
+        names = [pixels] if isinstance(pixels, str) else pixels
+        spelled = ["normalised" if name == "normalized" else name for name in names]
+        new["pixels"] = spelled[0] if isinstance(pixels, str) else spelled
+    return new
 
 
 def seal(tensors: Mapping[str, Any], name: str, run: str) -> bytes:

@@ -16,33 +16,6 @@ lets :func:`solve` drive it. Modules, from the bottom up:
 =================  ============================================================================
 """
 
-from mahalens.train.descent import SGD, Adam, Batches, Descent
-from mahalens.train.fit import fit
-from mahalens.train.objective import CrossEntropy, MeanSquaredError, Objective
-from mahalens.train.second_order import LBFGS, LevenbergMarquardt, Newton, WhitenedInputs
-from mahalens.train.solver import CONVERGED, History, Solver, StackedSolver, Status, solve
-from mahalens.train.stack import Template, TrialStack, stack
+import lazy_loader as _lazy
 
-__all__ = [
-    "CONVERGED",
-    "LBFGS",
-    "SGD",
-    "Adam",
-    "Batches",
-    "CrossEntropy",
-    "Descent",
-    "History",
-    "LevenbergMarquardt",
-    "MeanSquaredError",
-    "Newton",
-    "Objective",
-    "Solver",
-    "StackedSolver",
-    "Status",
-    "Template",
-    "TrialStack",
-    "WhitenedInputs",
-    "fit",
-    "solve",
-    "stack",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -93,6 +93,9 @@ class DescentOptions(TypedDict, total=False):
     patience: int | None
     gain: float
     curve_points: int
+    most_epochs: int
+    chunk_flops: float
+    small_flops: float
 
 
 class Descent(StackedSolver):
@@ -106,14 +109,13 @@ class Descent(StackedSolver):
     Trials end one by one: when the loss turns non-finite; when it is ``target`` or less; when it
     has not fallen by a share ``gain`` of its lowest value for ``patience`` epochs. A full-batch
     trial that ends early keeps the weights that had this loss.
+
+    :meth:`advance` trains at most ``most_epochs`` epochs and ``chunk_flops`` of work, a fraction of
+    a second. The compiled engine takes several epochs in one call where one epoch of a trial is at
+    most ``small_flops``. None of the three changes a number.
     """
 
-    chunk_flops = 1e10
-    """Most work of one :meth:`advance`, a fraction of a second."""
     most_epochs = 1000
-    """Most epochs of one :meth:`advance`, however small the work."""
-    small_flops = 1e8
-    """Work of a trial's epoch up to which several of them go into one call of the engine."""
 
     def __init__(
         self,
@@ -128,6 +130,9 @@ class Descent(StackedSolver):
         patience: int | None = None,
         gain: float = 0.0,
         curve_points: int = 400,
+        most_epochs: int | None = None,
+        chunk_flops: float = 1e10,
+        small_flops: float = 1e8,
     ) -> None:
         super().__init__(objective, start, epochs)
         if batches is not None:
@@ -141,6 +146,9 @@ class Descent(StackedSolver):
         if curve_points < 1:
             raise InputError(f"{curve_points} points of the curve; give at least 1")
         self.batches = batches
+        self.most_epochs = most_epochs or self.most_epochs
+        self._chunk_flops = chunk_flops
+        self._in_one_call = batches is not None or objective.flops <= small_flops
         self._recipe = recipe._replace(
             batch=None if batches is None else batches.size,
             target=-math.inf if target is None else target,
@@ -167,8 +175,7 @@ class Descent(StackedSolver):
             return
         count = self.until_milestone(self._chunk())
         compiled = self.objective.compiled
-        in_one_call = self.batches is not None or self.objective.flops <= self.small_flops
-        if compiled is not None and in_one_call:
+        if compiled is not None and self._in_one_call:
             self._compiled_epochs(compiled, count)
         else:
             for _ in range(count):
@@ -180,7 +187,7 @@ class Descent(StackedSolver):
             self.finish(everyone, Status.DONE, self._last, self.epoch)
 
     def _chunk(self) -> int:
-        chunk = int(self.chunk_flops // (self.objective.flops * len(self.active)))
+        chunk = int(self._chunk_flops // (self.objective.flops * len(self.active)))
         if self.batches is not None and self.batches.shuffle:
             chunk = min(chunk, _MOST_ORDERS // self.objective.samples)
         return min(self.most_epochs, max(1, chunk))
@@ -284,8 +291,7 @@ class SGD(Descent):
 
     ``m ← μ m + g``, ``θ ← θ - lr · m``; without momentum ``θ ← θ - lr · g``.
 
-    ``options`` are ``lr``, ``batches``, ``target``, ``patience``, ``gain`` and ``curve_points``;
-    see :class:`mahalens.train.Descent`.
+    For ``options`` see :class:`mahalens.train.Descent`.
     """
 
     def __init__(
@@ -317,8 +323,7 @@ class Adam(Descent):
     ``θ ← θ - lr · m/(1-β₁ᵗ) / (√(v/(1-β₂ᵗ)) + ε)``. Mind the default ``betas``: PyTorch's second
     one is 0.999.
 
-    ``options`` are ``lr``, ``batches``, ``target``, ``patience``, ``gain`` and ``curve_points``;
-    see :class:`mahalens.train.Descent`.
+    For ``options`` see :class:`mahalens.train.Descent`.
     """
 
     def __init__(

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mahalens.console import Display
 from mahalens.errors import InputError
 from mahalens.files import open_file, write_file
-from mahalens.geometry.checks import tensor_of, whole_tensor_of
+from mahalens.geometry._checks import tensor_of, whole_tensor_of
+from mahalens.progress import Display
 from mahalens.train.descent import SGD, Adam, Batches, Descent
 from mahalens.train.objective import OBJECTIVES
 from mahalens.train.second_order import Newton
@@ -43,6 +43,7 @@ def fit(
     metrics: Metrics[Any] | None = None,
     at: Iterable[int] = (),
     checkpoint: str | Path | None = None,
+    save_every: float | None = None,
     progress: bool = False,
     **options: Any,
 ) -> SGD | Adam | Newton:
@@ -63,7 +64,8 @@ def fit(
         metrics: function of the solver, called at the epochs ``at``; see
             :func:`mahalens.train.solve`.
         at: epochs at which ``metrics`` is called, besides the last.
-        checkpoint: file that receives the state every 20 seconds; the same call resumes from it.
+        checkpoint: file that receives the state now and then; the same call resumes from it.
+        save_every: seconds between two writes of the checkpoint, by default 20.
         progress: whether to show a progress bar.
         options: options of the solver: ``lr``, also one per trial, ``momentum``, ``betas``,
             ``target``, ``patience``, ``gain``; see :class:`mahalens.train.Descent`.
@@ -102,7 +104,7 @@ def fit(
     with Display(quiet=not progress) as display:
         report = display.stage(solver)
         report(running)
-        solve(running, metrics=metrics, at=at, save=save, on_progress=report)
+        solve(running, metrics=metrics, at=at, save=save, every=save_every, on_progress=report)
     return running
 
 

@@ -160,7 +160,7 @@ def solve(
     It returns a number per trial ``[T]`` for each name, which ``solver.history`` records. Between
     these epochs nothing is called at all: metrics cost only their computation.
 
-    ``save`` receives the solver's state every so many seconds (by default :data:`SAVE_EVERY`), at
+    ``save`` receives the solver's state every ``every`` seconds (by default :data:`SAVE_EVERY`), at
     the end, and when ``should_stop`` returns true, after which
     :class:`mahalens.errors.Interrupted` is raised. A solver restored from any such state ends with
     the very same numbers.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mahalens.errors import InputError
 from mahalens.init import initialise
 from mahalens.nn import Chain
-from mahalens.nn.mixed import first_units
+from mahalens.nn.layers import first_units
 from mahalens.train.engines import LOSSES, TorchEngine
 from mahalens.train.layers import parameter_count, parameter_shapes, parts
 

@@ -5,8 +5,10 @@ import torch
 from records import units_of
 from torch import nn
 
-from mahalens.auditing.readings import HyperplaneReading, PairReading, Verdict
+from mahalens.auditing.pairs import PairReading
+from mahalens.auditing.readings import HyperplaneReading
 from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings
+from mahalens.auditing.verdict import Verdict
 
 ACTIVATIONS = {
     "relu": torch.relu,

@@ -6,18 +6,18 @@ import msgspec
 import torch
 from torch.nn import functional
 
+from mahalens.auditing.pairs import PairReading
+from mahalens.auditing.perturb import PerturbationReading
 from mahalens.auditing.readings import (
     HistogramReading,
     HyperplaneReading,
-    PairReading,
-    PerturbationReading,
     PrototypeReading,
-    Suggestion,
     UnitReading,
-    Verdict,
-    WhiteningReading,
 )
 from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings, Skipped
+from mahalens.auditing.suggestions import Suggestion
+from mahalens.auditing.verdict import Verdict
+from mahalens.auditing.whitening import WhiteningReading
 
 SIDE = 28
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

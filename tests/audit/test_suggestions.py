@@ -3,8 +3,10 @@ import math
 import pytest
 import torch
 
-from mahalens.auditing.readings import PairReading, UnitReading, WhiteningReading
+from mahalens.auditing.pairs import PairReading
+from mahalens.auditing.readings import UnitReading
 from mahalens.auditing.suggestions import suggest
+from mahalens.auditing.whitening import WhiteningReading
 
 
 def unit_reading(count, dead=(), saturated=(), flat=0.0):

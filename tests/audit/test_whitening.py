@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 
-from mahalens.auditing.gaussian.hyperplanes import sphericity
+from mahalens.auditing.gaussian import sphericity
 from mahalens.auditing.whitening import (
     effective_rank,
     oas_shrinkage,
     output_whitening,
     read_whitening,
 )
-from mahalens.errors import InputError
 
 MANY = 10**6
 
@@ -114,7 +113,7 @@ def test_shrinkage_is_that_of_sklearn():
         sample = torch.tensor(np.cov(data.T, bias=True)).reshape(dimensions, dimensions)
         assert oas_shrinkage(sample, rows) == pytest.approx(twin.shrinkage_)
         assert oas_shrinkage(1e-200 * sample, rows) == pytest.approx(twin.shrinkage_)
-        reading = read_whitening(torch.eye(dimensions), sample, rows)
+        reading = read_whitening(torch.eye(dimensions).double(), sample, rows)
         few = rows < 10 * dimensions
         assert reading.shrinkage == (pytest.approx(twin.shrinkage_) if few else 0)
         if few:
@@ -126,8 +125,8 @@ def test_shrinkage_is_that_of_sklearn():
 
 
 def test_shrinkage_is_used_below_ten_rows_per_varying_input():
-    covariance = torch.diag(torch.tensor([5.0, 1.0, 0.0]))
-    weight = torch.eye(3)
+    covariance = torch.diag(torch.tensor([5.0, 1.0, 0.0])).double()
+    weight = torch.eye(3).double()
     assert read_whitening(weight, covariance, 19).shrinkage == pytest.approx(
         oas_shrinkage(covariance[:2, :2], 19)
     )
@@ -168,14 +167,14 @@ def test_directions_without_variance_are_left_out():
 
 
 def test_a_layer_that_sees_nothing_of_the_data():
-    covariance = torch.diag(torch.tensor([1.0, 0.0]))
-    blind = read_whitening(torch.tensor([[0.0, 1.0]]), covariance, MANY)
+    covariance = torch.diag(torch.tensor([1.0, 0.0])).double()
+    blind = read_whitening(torch.tensor([[0.0, 1.0]]).double(), covariance, MANY)
     assert (blind.precision_scale, blind.precision_error, blind.precision_cosine) == (0, 1, 0)
     assert math.isnan(blind.sphericity)
     assert math.isnan(blind.isotropy)
     assert (blind.output_rank, blind.output_spectrum.tolist()) == (0, [0])
     assert blind.recovered.tolist() == [math.inf]
-    constant = read_whitening(torch.eye(2), torch.zeros(2, 2), 3)
+    constant = read_whitening(torch.eye(2).double(), torch.zeros(2, 2).double(), 3)
     assert constant.precision_error is None
     assert constant.precision_scale is None
     assert constant.precision_cosine is None
@@ -196,7 +195,7 @@ def test_outputs_alone_say_the_same_about_themselves():
     assert alone.precision_error is alone.precision_scale is alone.precision_cosine is None
     assert len(alone.spectrum) == len(alone.recovered) == 0
     assert math.isnan(alone.input_rank)
-    assert math.isnan(output_whitening(torch.zeros(2, 2), 5).sphericity)
+    assert math.isnan(output_whitening(torch.zeros(2, 2).double(), 5).sphericity)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8))
@@ -209,23 +208,3 @@ def test_the_effective_rank_counts_directions(values):
     assert effective_rank(3 * eigenvalues) == pytest.approx(rank)
     equal = (eigenvalues > 0).double()
     assert effective_rank(equal) == pytest.approx(above)
-
-
-def test_bad_input_is_named():
-    eye = torch.eye(2)
-    with pytest.raises(InputError, match=r"covariance has shape \[3, 3\], but \[2, 2\]"):
-        read_whitening(eye, torch.eye(3), 5)
-    with pytest.raises(InputError, match=r"covariance has shape \[2, 3\], but \[D, D\]"):
-        output_whitening(torch.ones(2, 3), 5)
-    with pytest.raises(InputError, match="1 entries that are NaN or infinite"):
-        read_whitening(eye, torch.diag(torch.tensor([1.0, math.nan])), 5)
-    with pytest.raises(InputError, match="variance -1 on its diagonal"):
-        read_whitening(eye, -eye, 5)
-    with pytest.raises(InputError, match="eigenvalue -1"):
-        read_whitening(eye, torch.tensor([[1.0, 2.0], [2.0, 1.0]]), MANY)
-    with pytest.raises(InputError, match="eigenvalue -1"):
-        output_whitening(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), MANY)
-    with pytest.raises(InputError, match="rows is 0"):
-        read_whitening(eye, eye, 0)
-    with pytest.raises(InputError, match="rows is 0"):
-        output_whitening(eye, 0)

@@ -1,8 +1,11 @@
+"""The command line, called in this process or in its own, and small runs to call it for."""
+
 import contextlib
 import io
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +15,17 @@ import mahalens.report
 from mahalens.cli import main
 
 SMALL = ("--trials", "2", "--epochs", "300", "--samples", "30")
+STUDY_WORDS = {
+    "gaussian": "--models abs --trials 1 --samples 20",
+    "ellipsoids": "--dim 4 --count 8 --ranks 2 --trials 1",
+    "representation": "--models relu --trials 1 --pixels raw --train-size 60",
+    "perturbation": "--data digits --models relu-bias --trials 1 --train-size 60",
+    "activations": "--data iris --models relu,abs --trials 1",
+    "init": "--data iris --models abs-kaiming,abs-lsuv --trials 2",
+    "hybrid": "--data iris --models abs-0,narrow-0 --trials 1",
+    "heads": "--data digits --models softmax,distance --trials 1 --train-size 400",
+    "transfer": "--data iris --models relu-linear,relu-l2 --trials 1",
+}
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -22,7 +36,7 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch):
-    """What a slow start prints depends on how busy the machine is; its test asks for it."""
+    """Keep the first line of a slow start away: it depends on how busy the machine is."""
     monkeypatch.setattr(sys.modules["mahalens.cli.run"], "SILENCE", 60.0)
 
 
@@ -50,10 +64,6 @@ def call(*words):
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
-
-
 def launch(*words, script=None, **options):
     """Start the command line in a process of its own; ``script`` is run in its place."""
     command = ["-m", "mahalens"] if script is None else ["-c", script]
@@ -61,7 +71,7 @@ def launch(*words, script=None, **options):
         [sys.executable, *command, *map(str, words)],
         text=True,
         **{
-            "env": environment(),
+            "env": {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
@@ -87,15 +97,46 @@ def process():
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def start_process():
-    return launch
+    """Start the command line in a process of its own, which ends with the test at the latest."""
+    begun = []
+
+    def start(*words, **options):
+        begun.append(launch(*words, **options))
+        return begun[-1]
+
+    yield start
+    for running in begun:
+        running.kill()
+        running.communicate()
+
+
+@pytest.fixture(scope="session")
+def wait_for():
+    """Wait until a condition holds, while a process is running."""
+
+    def wait(condition, running=None):
+        limit = time.monotonic() + 120
+        while not (value := condition()):
+            assert running is None or running.poll() is None, running.communicate()[1]
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        return value
+
+    return wait
 
 
 @pytest.fixture
 def no_report(monkeypatch):
-    """Drawing takes seconds; most tests are about what comes before."""
+    """Build no report: drawing takes seconds, and most tests are about what comes before."""
     monkeypatch.setattr(mahalens.report, "build_report", lambda folder: folder / "report.html")
+
+
+@pytest.fixture(scope="session")
+def study_words():
+    """Words of a small run of each study, but for its length."""
+    return STUDY_WORDS
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +154,30 @@ def finished(tmp_path_factory):
     return path, outcome
 
 
+@pytest.fixture(scope="session")
+def make_run(tmp_path_factory):
+    """Make a run without report, once for the same words, and return its folder."""
+    made = {}
+
+    def make(study, words):
+        if (study, words) not in made:
+            path = tmp_path_factory.mktemp(study) / "run"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(mahalens.report, "build_report", lambda folder: folder)
+                outcome = call("run", study, *words.split(), "--quiet", "--out", path)
+            assert outcome.code == 0, outcome.err
+            made[study, words] = path
+        return made[study, words]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def recorded(make_run):
+    """The folder of a finished run, without report."""
+    return make_run("gaussian", f"{STUDY_WORDS['gaussian']} --epochs 10")
+
+
 @pytest.fixture
 def picture():
     """Everything below a path, to compare before and after."""
@@ -124,3 +189,21 @@ def picture():
         }
 
     return take
+
+
+@pytest.fixture
+def fails(cli, tmp_path, picture, monkeypatch):
+    """Run a command that must fail and write nothing; return the line that it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        before = picture(tmp_path)
+        outcome = cli(*words)
+        assert (outcome.code, outcome.out) == (2, ""), outcome.err
+        assert outcome.err.startswith("mahalens: ")
+        assert outcome.err.endswith("\n")
+        assert outcome.err.count("\n") == 1
+        assert picture(tmp_path) == before
+        return outcome.err.removeprefix("mahalens: ").rstrip("\n")
+
+    return run

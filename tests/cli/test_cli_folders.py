@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mahalens.report.audit_folder import write_audit
+from mahalens.report.audit.folder import write_audit
 
 EVIL = "[/b][red]x\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.\u2066exe\x9b31m"
 SHOWN = r"[/b][red]x\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.\u2066exe\x9b31m"
@@ -61,6 +61,7 @@ def test_names_that_the_system_does_not_allow(cli, audited, tmp_path, monkeypatc
         assert "File name too long" in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 def test_pipes_and_devices_are_not_read(refused, audited, finished, tmp_path, make):
     shutil.copytree(audited, tmp_path / "audit")

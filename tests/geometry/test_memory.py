@@ -1,4 +1,4 @@
-"""Distances take memory for N x K, not for N x K x D; what does not fit is said beforehand."""
+"""Distances take memory for N x K, not for N x K x D; what does not fit is refused beforehand."""
 
 import os
 import subprocess
@@ -6,10 +6,18 @@ import sys
 
 import pytest
 import torch
-from ellipsoid_kinds import make, some_covariances, some_means
+from geometry_cases import refused
 
 from mahalens.errors import InputError
-from mahalens.geometry import memory
+from mahalens.geometry import _memory
+from mahalens.geometry._memory import (
+    UNASKED,
+    available_memory,
+    in_gigabytes,
+    is_out_of_memory,
+    refusing_memory,
+    require_memory,
+)
 from mahalens.geometry.ellipsoids import SphericalEllipsoids, from_covariance, from_data
 
 GROWTH = """
@@ -38,70 +46,57 @@ def measure(kind, size):
     norm = "l1" if kind == "l1" else "l2"
     ellipsoids.distances(x[:8], norm=norm).sum().backward()
     start = peak()
-    found = ellipsoids.distances(x, norm=norm)
+    distances = ellipsoids.distances(x, norm=norm)
     forward = peak()
-    found.sum().backward()
+    distances.sum().backward()
     print(forward - start, peak() - start, flush=True)
 
 for case in sys.argv[1:]:
     kind, size = case.split(":")
-    if child := os.fork():  # a peak of its own for each
+    if child := os.fork():  # each has its own peak
         assert os.waitpid(child, 0)[1] == 0
     else:
         measure(kind, int(size))
         os._exit(0)
 """
+SIZES = {"lowrank": 2000, "remainder": 1200, "diagonal": 1200, "l1": 300, "far": 500}
 
 
-def growth(**cases):
-    """By how many bytes the peak grows, forward and with the way back, for each kind."""
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the peak from Linux")
+def test_memory_is_far_below_one_number_for_every_product():
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, *(f"{kind}:{size}" for kind, size in cases.items())],
+        [sys.executable, "-c", GROWTH, *(f"{kind}:{size}" for kind, size in SIZES.items())],
         capture_output=True,
         text=True,
         check=True,
-        # Large blocks go back to the system at once: what is held is measured, not what is torn.
+        # Large blocks go back to the system at once: only what is in use is measured.
         env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"},
     )
-    lines = done.stdout.splitlines()
-    return {kind: [*map(int, line.split())] for kind, line in zip(cases, lines, strict=True)}
+    for (kind, size), line in zip(SIZES.items(), done.stdout.splitlines(), strict=True):
+        products = size**2 * (64 if kind in ("l1", "far") else 32) * 4
+        assert max(map(int, line.split())) < products / 2, kind
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the peak from Linux")
-class TestGrowth:
-    def test_is_far_below_one_number_for_every_product(self):
-        sizes = {"lowrank": 2000, "remainder": 1200, "diagonal": 1200, "l1": 300}
-        for kind, grown in growth(**sizes).items():
-            products = sizes[kind] ** 2 * (64 if kind == "l1" else 32) * 4
-            assert max(grown) < products / 2, kind
-
-    def test_of_doubtful_pairs_is_no_larger(self):
-        assert max(growth(far=500)["far"]) < 500 * 500 * 64 * 4 / 2
+@pytest.fixture
+def free(monkeypatch):
+    """Set the number of bytes that are free."""
+    return lambda size: monkeypatch.setattr(_memory, "available_memory", lambda: size)
 
 
-class TestAsking:
-    @pytest.fixture
-    def little(self, monkeypatch):
-        monkeypatch.setattr(memory, "available_memory", lambda: 10**9)
+class TestRequireMemory:
+    def test_compares_with_what_is_free(self, free):
+        free(0)
+        require_memory(UNASKED - 1, "this", "less of it")  # granted without a look
+        message = r"this: would take 0\.27 GB of memory and 0 GB are free; less of it$"
+        refused(lambda: require_memory(UNASKED, "this", "less of it"), message)
+        free(10**9)
+        require_memory(10**9, "this", "less of it")
+        refused(lambda: require_memory(10**9 + 1, "this", "less of it"), "and 1 GB are free")
+        free(None)
+        assert require_memory(10**18, "this", "less of it") is None  # an unknown size is trusted
 
-    def test_small_wishes_are_granted_unseen(self, monkeypatch):
-        monkeypatch.setattr(memory, "available_memory", lambda: 0)
-        memory.require_memory(memory.UNASKED - 1, "this", "less of it")
-        with pytest.raises(InputError, match=r"this: would take 0\.27 GB .* 0 GB are free; less"):
-            memory.require_memory(memory.UNASKED, "this", "less of it")
-
-    def test_a_system_that_does_not_tell_is_trusted(self, monkeypatch):
-        monkeypatch.setattr(memory, "available_memory", lambda: None)
-        memory.require_memory(10**18, "this", "less of it")
-
-    @pytest.mark.usefixtures("little")
-    def test_what_fits_exactly_fits(self):
-        memory.require_memory(10**9, "this", "less of it")
-        with pytest.raises(InputError):
-            memory.require_memory(10**9 + 1, "this", "less of it")
-
-    @pytest.mark.usefixtures("little")
-    def test_full_ellipsoids_that_do_not_fit(self):
+    def test_full_ellipsoids_that_do_not_fit(self, free):
         class Many:
             def __len__(self):
                 return 400
@@ -109,65 +104,90 @@ class TestAsking:
             def __getitem__(self, k):
                 raise AssertionError("asked for before the memory was")
 
-        means = torch.zeros(400, 1000)
+        free(10**9)
         message = (
             r"^400 full ellipsoids in 1000 dimensions: would take 2\.8 GB of memory and 1 GB are "
             r'free; take kind="low-rank\+remainder" with a rank, or fewer ellipsoids$'
         )
-        with pytest.raises(InputError, match=message):
-            from_covariance(means, Many())
+        refused(lambda: from_covariance(torch.zeros(400, 1000), Many()), message)
         x = torch.zeros(800, 1000) + torch.arange(800)[:, None]
-        with pytest.raises(InputError, match=r"400 full ellipsoids in 1000 dim.*low-rank"):
-            from_data(x, torch.arange(800) // 2)
+        refused(lambda: from_data(x, torch.arange(800) // 2), message)
 
-    @pytest.mark.usefixtures("little")
-    def test_distances_that_do_not_fit(self):
+    def test_distances_that_do_not_fit(self, free):
+        free(10**9)
         ellipsoids = SphericalEllipsoids(torch.zeros(20_000, 1), torch.ones(20_000))
         x = torch.zeros(10_000, 1)
         message = (
             r"^distances of 10000 points to 20000 ellipsoids: would take 2\.4 GB .* 1 GB are free; "
             r"measure fewer points at a time, or ask for nearest\(x, k\)$"
         )
-        with pytest.raises(InputError, match=message):
-            ellipsoids.distances(x)
-        with pytest.raises(InputError, match=r"would take 4\.8 GB"):
-            ellipsoids.to(torch.float64).distances(x.double())
+        refused(lambda: ellipsoids.distances(x), message)
+        wide = ellipsoids.to(torch.float64)
+        refused(lambda: wide.distances(x.double()), r"would take 4\.8 GB")
 
-    def test_what_fits_is_made(self):
-        made = from_covariance(some_means(2, 3), some_covariances(2, 3))
-        assert len(made.nearest(torch.zeros(3, 3).double()).indices) == 3
-        assert make("full").dim == 5
+
+class TestRefusedAllocations:
+    @pytest.mark.parametrize(
+        "error",
+        [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 bytes")],
+        ids=repr,
+    )
+    def test_are_one_line(self, free, error):
+        assert is_out_of_memory(error)
+        for size, text in ((None, ""), (10**9, "; 1 GB are free")):
+            free(size)
+            with (
+                pytest.raises(
+                    InputError, match=f"^x: takes more memory than there is{text}; less$"
+                ),
+                refusing_memory("x", "less"),
+            ):
+                raise error
+
+    def test_leave_other_errors_alone(self):
+        error = RuntimeError("shapes do not match")
+        assert not is_out_of_memory(error)
+        with pytest.raises(RuntimeError, match="shapes"), refusing_memory("x", "less"):
+            raise error
 
 
 class TestAvailableMemory:
-    def test_is_a_number_of_bytes(self):
-        found = memory.available_memory()
-        assert found is None or 2**20 < found < 2**50
+    def test_is_a_number_of_bytes(self, tmp_path):
+        for size in (available_memory(), available_memory(tmp_path / "none")):
+            assert size is None or 2**20 < size < 2**50
 
-    def test_the_limit_of_a_container_counts(self, monkeypatch, tmp_path):
-        before = memory.available_memory()
-        monkeypatch.setattr(memory, "_GROUP", tmp_path)
-        for name, text in [
-            ("max", "5000000"),
-            ("current", "3000000"),
-            ("stat", "anon 7\ninactive_file 1000000\n"),
-        ]:
-            (tmp_path / f"memory.{name}").write_text(text)
-        assert memory.available_memory() == 3_000_000
-        (tmp_path / "memory.current").write_text("9000000")
-        assert memory.available_memory() == 0
+    @pytest.mark.parametrize(
+        ("files", "free"),
+        [
+            ({"max": 5_000_000, "current": 3_000_000}, 3_000_000),
+            ({"max": 5_000_000, "current": 9_000_000}, 0),
+            ({"memory/memory.limit_in_bytes": 500, "memory/memory.usage_in_bytes": 200}, 300),
+        ],
+    )
+    def test_the_limit_of_a_container_counts(self, tmp_path, files, free):
+        (tmp_path / "memory").mkdir()
+        (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 1000000\n")
+        for name, size in files.items():
+            (tmp_path / (name if "/" in name else f"memory.{name}")).write_text(str(size))
+        assert available_memory(tmp_path) == free
+
+    def test_a_container_without_a_limit_has_that_of_the_machine(self, tmp_path):
         (tmp_path / "memory.max").write_text("max")
-        assert before is None or memory.available_memory() > 2**20
+        size = available_memory(tmp_path)
+        assert size is None or size > 2**20
 
-    def test_an_unreadable_container_is_passed_over(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(memory, "_GROUP", tmp_path / "none")
-        assert memory.available_memory() is None or memory.available_memory() > 2**20
+    @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads it from Linux")
+    def test_the_limit_of_the_process_counts(self):
+        script = """
+import resource
+from mahalens.geometry._memory import available_memory
+resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
+print(available_memory() < 2**33)
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == ("True\n", "")
 
     def test_sizes_are_for_people(self):
         sizes = [270_000_000, 2_500_000_000, 40_000_000_000, 12_345_000_000_000]
-        assert [memory.in_gigabytes(s) for s in sizes] == [
-            "0.27 GB",
-            "2.5 GB",
-            "40 GB",
-            "12,345 GB",
-        ]
+        wanted = ["0.27 GB", "2.5 GB", "40 GB", "12,345 GB"]
+        assert [in_gigabytes(size) for size in sizes] == wanted

@@ -14,7 +14,7 @@ from mahalens.init import (
     sample_point_bias_,
     whiten_,
 )
-from mahalens.init.methods import check_fit
+from mahalens.init.starts import check_fit
 from mahalens.nn import DistanceHead, Mahalanobis, OffsetL2, PointSlope
 
 DTYPES = [torch.float32, torch.float64]
@@ -90,6 +90,10 @@ def fits(name, kind):
     except InputError:
         return False
     return True
+
+
+PAIRS = [(name, kind) for name in METHODS for kind in LAYERS if fits(name, kind)]
+"""Every start with every kind of layer that it is for."""
 
 
 def state_of(module):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from starts import (
     DTYPES,
     LAYERS,
+    PAIRS,
     STARTS,
-    fits,
     linear,
     planted,
     same_state,
@@ -19,8 +19,6 @@ from starts import (
 from torch import nn
 
 from mahalens.init import METHODS, check_init, initialise
-
-PAIRS = [(name, kind) for name in METHODS for kind in LAYERS if fits(name, kind)]
 
 
 def started(name, kind, dtype=torch.float64, seed=3, units=7, data=None):
@@ -62,7 +60,7 @@ class TestEveryStart:
         x, labels = planted(3, 4, dtype=dtype)
         layer = LAYERS[kind](4, 3, dtype).requires_grad_(trainable)
         held = list(layer.parameters())
-        start(name, layer, x, labels, generator=seeded())
+        assert start(name, layer, x, labels, generator=seeded()) is layer
         for old, new in zip(held, layer.parameters(), strict=True):
             assert old is new
             assert new.dtype == dtype
@@ -97,7 +95,7 @@ class TestEveryStart:
         assert all(bool(p.isfinite().all()) for p in layer.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.alive])
+@pytest.mark.parametrize("name", ["whiten", "cluster_pca"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @settings(deadline=None, max_examples=25)
 @given(

@@ -1,5 +1,9 @@
 """Starting a whole model: layer by layer in the order of use, and nothing else is touched."""
 
+import copy
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from starts import linear, planted, same_state, seeded, state_of
@@ -8,12 +12,17 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import mahalens
+from mahalens.auditing.batches import DataBatches as Batches
+from mahalens.auditing.runner import Runner, untouched
+from mahalens.data import load_set
 from mahalens.errors import InputError
-from mahalens.init import METHODS, initialise, whiten_
+from mahalens.init import METHODS, check_init, initialise, whiten_
+from mahalens.init.model import settled_norms
 from mahalens.nn import Chain, OffsetL2, PointSlope
 from mahalens.train import TrialStack
 
 X, Y = planted(3, 4)
+PAGE = Path(__file__).parents[2] / "docs" / "initialising.md"
 
 
 class Backwards(nn.Module):
@@ -91,6 +100,7 @@ def test_the_order_is_that_of_use():
     torch.testing.assert_close(out.var(correction=0).detach(), torch.tensor(1.0))
     assert "lsuv: first, twice, last" in str(done)
     assert "left never" in str(done)
+    assert model.calls == 0, "attributes that a forward pass sets are as before"
 
 
 def test_nothing_but_weights_is_touched():
@@ -109,20 +119,6 @@ def test_nothing_but_weights_is_touched():
     # Dropout was off while the last layer was fed.
     fed = model.eval()[:3](X)
     torch.testing.assert_close(torch.cov(model[3](fed).T), torch.eye(3).double())
-
-
-def test_attributes_that_a_forward_pass_sets_are_as_before():
-    model = Backwards()
-    with pytest.warns(UserWarning, match="not started"):
-        initialise(model, X.float(), "whiten")
-    assert model.calls == 0
-
-
-def test_no_hook_is_left_after_an_error():
-    model = nn.Sequential(linear(4, 6), nn.ReLU(), linear(6, 900))
-    with pytest.raises(InputError):
-        initialise(model, X[:30], "cluster_pca")
-    assert not any(m._forward_pre_hooks for m in model.modules())
 
 
 def test_all_forms_of_data_give_the_same():
@@ -205,12 +201,6 @@ def test_shared_weights_are_started_once():
     assert "shares its weights with layer '0'" in done.left["2"]
 
 
-def test_a_layer_alone_and_one_that_is_compiled():
-    layer = linear(4, 3)
-    assert initialise(layer, X, "whiten").started == {"Linear": "whiten"}
-    torch.testing.assert_close(torch.cov(layer(X).T), torch.eye(3).double())
-
-
 def test_kaiming_needs_no_data():
     model = nn.Sequential(linear(4, 300), nn.ReLU(), linear(300, 3))
     assert list(initialise(model, method="kaiming").started) == ["0", "2"]
@@ -283,3 +273,232 @@ def test_weights_used_without_calling_their_module_are_left():
         done = initialise(Direct(), X.float(), "whiten")
     assert list(done.started) == ["called"]
     assert list(done.left) == ["hidden"]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    found = load_set("digits")
+    return found.x, found.y
+
+
+def network(bias=True):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(64, 64, bias=bias),
+        nn.BatchNorm1d(64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+def fed_in_training(model, x, layer):
+    """What a layer gives in the first step of training on all samples."""
+    trained = copy.deepcopy(model).train()
+    with torch.no_grad():
+        return trained[: layer + 1](x)
+
+
+@pytest.mark.parametrize("method", ["sample_point_bias", "class_mean", "cluster_pca", "whiten"])
+def test_hyperplanes_behind_a_fresh_norm_meet_the_data_of_training(digits, method):
+    x, y = digits
+    model = network()
+    initialise(model, (x, y), method, batch_size=len(x), layers=["0", "3"])
+    given = fed_in_training(model, x, 3)
+    one_sided = (given > 0).all(0) | (given < 0).all(0)
+    assert int(one_sided.sum()) == 0
+    assert check_init(model, x, batch_size=len(x)).layer("3").ok
+
+
+def test_the_check_counts_what_is_dead_in_training(digits):
+    x, _ = digits
+    model = network()
+    with torch.no_grad():
+        model[3].bias -= 1.5  # in evaluation mode, before training, other units would be dead
+    given = fed_in_training(model, x, 3)
+    dead = (given <= 0).all(0).nonzero()[:, 0].tolist()
+    assert 0 < len(dead) < 64
+    assert list(check_init(model, x, batch_size=len(x)).layer("3").dead) == dead
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_nothing_stays(digits, bias):
+    """Without a bias the norm places the hyperplanes, but its statistics are as before."""
+    x, y = digits
+    model = network(bias)
+    before = copy.deepcopy(model.state_dict())
+    check_init(model, x)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    initialise(model, (x, y), "whiten")
+    norm = model[1]
+    assert torch.equal(norm.running_mean, torch.zeros(64))
+    assert torch.equal(norm.running_var, torch.ones(64))
+    assert int(norm.num_batches_tracked) == 0
+    assert (norm.momentum, norm.training) == (0.1, True)
+    assert torch.equal(norm.bias, torch.zeros(64)) == bias
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model)
+
+
+def test_a_norm_that_was_trained_is_left_as_it_is(digits):
+    x, _ = digits
+    model = network()
+    model(100 * x[:200])  # a step of training, on other data
+    model.eval()
+    with torch.no_grad():
+        dead = (model[:4](x) <= 0).all(0).nonzero()[:, 0].tolist()
+    assert list(check_init(model, x).layer("3").dead) == dead
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 512])
+def test_batches_of_a_single_sample_are_taken(digits, batch_size):
+    x, y = digits
+    initialise(network(), (x[:50], y[:50]), "sample_point_bias", batch_size=batch_size)
+    check_init(network(), x[:50], batch_size=batch_size)
+
+
+def test_convolutions_too(digits):
+    x, _ = digits
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()
+    )
+    images = 20 + 50 * x.reshape(-1, 1, 8, 8)
+    initialise(model, images, "sample_point_bias", batch_size=len(x))
+    given = fed_in_training(model, images, 3).flatten(2)
+    assert not bool(((given > 0).all(2).all(0) | (given < 0).all(2).all(0)).any())
+
+
+class Block(nn.Module):
+    """A residual block of convolutions without bias, each before a batch norm."""
+
+    def __init__(self, inputs, units):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, units, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(units)
+        self.conv2 = nn.Conv2d(units, units, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(units)
+        self.down = nn.Sequential(nn.Conv2d(inputs, units, 1, bias=False), nn.BatchNorm2d(units))
+
+    def forward(self, x):
+        inner = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
+        return (inner + self.down(x)).relu()
+
+
+class TestLayersWithoutBias:
+    """The batch norm behind such a layer places its hyperplanes."""
+
+    def test_a_residual_network_is_started_whole(self, digits):
+        images = digits[0][:200].reshape(-1, 1, 8, 8)
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1, bias=False),
+            nn.BatchNorm2d(6),
+            nn.ReLU(inplace=True),
+            *(Block(6, 6) for _ in range(2)),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(6, 10),
+        )
+        done = initialise(model, images)  # without a warning
+        assert len(done.started) == 8
+        assert done.left == {}
+        assert done.norms["0"] == "1"
+        assert done.norms["4.down.0"] == "4.down.1"
+        assert repr(done).startswith("started 8 of 8 layers")
+        assert check_init(model, images).layer("3.conv1").dead == ()
+
+    @pytest.mark.parametrize("method", ["cluster_pca", "whiten", "sample_point_bias"])
+    def test_layer_and_norm_are_together_the_layer_with_a_bias(self, digits, method):
+        x = digits[0][:300].double()
+
+        def build(bias):
+            parts = []
+            for inputs, units in ((64, 20), (20, 12)):
+                norm = nn.Identity() if bias else nn.BatchNorm1d(units)
+                parts += [nn.Linear(inputs, units, bias=bias), norm, nn.ReLU()]
+            return nn.Sequential(*parts, nn.Linear(12, 3)).double()
+
+        bare, whole = build(bias=False), build(bias=True)
+        for model in (bare, whole):
+            initialise(model, x, method, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(bare[3].weight, whole[3].weight)
+        with settled_norms(Runner(bare), Batches(x, 512)), untouched(bare):
+            torch.testing.assert_close(bare(x), whole(x))
+        with torch.no_grad():  # in training too, up to the 299 or 300 in the variance
+            wanted = whole[:5](x)
+            apart = (bare.train()[:5](x) - wanted).abs().max()
+            assert float(apart) < 0.005 * float(wanted.abs().max())
+
+    def test_after_an_error_its_weights_are_as_they_were(self, digits):
+        model = nn.Sequential(
+            nn.Linear(64, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 900)
+        )
+        before = copy.deepcopy(model.state_dict())
+        with pytest.raises(InputError, match="no weights were changed"):
+            initialise(model, digits[0][:30], "cluster_pca")
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+
+    @pytest.mark.parametrize(
+        ("norm", "reason"),
+        [
+            (lambda: nn.Identity(), "no batch norm directly behind it"),
+            (lambda: nn.LayerNorm(5), "no batch norm directly behind it"),
+            (lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm1d(5)), "no batch norm directly"),
+            (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.BatchNorm1d(5)), "not for it alone"),
+            (lambda: nn.BatchNorm1d(5, affine=False), "has no weight and bias"),
+            (lambda: nn.BatchNorm1d(5, track_running_stats=False), "is trained"),
+        ],
+    )
+    def test_no_norm_that_could(self, digits, norm, reason):
+        model = nn.Sequential(nn.Linear(64, 5, bias=False), norm(), nn.ReLU(), nn.Linear(5, 3))
+        with pytest.warns(UserWarning, match=f"1 of 2 layers were not started: '0' .*{reason}"):
+            done = initialise(model, digits[0], "whiten")
+        assert list(done.started) == ["3"]
+        assert reason in done.left["0"]
+
+    def test_a_norm_that_was_trained(self, digits):
+        model = nn.Sequential(nn.Linear(64, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU())
+        model(digits[0])
+        with pytest.raises(InputError, match="is trained"):
+            initialise(model, digits[0], "whiten")
+
+    def test_a_norm_or_an_output_that_is_used_twice(self, digits):
+        class Twice(nn.Module):
+            def __init__(self, both):
+                super().__init__()
+                self.a, self.b = (nn.Linear(64, 5, bias=False) for _ in range(2))
+                self.norm, self.end, self.both = nn.BatchNorm1d(5), nn.Linear(5, 2), both
+
+            def forward(self, x):
+                return self.end(self.both(self, x))
+
+        ways = [lambda m, x: m.norm(m.a(x)) + m.norm(m.b(x)), lambda m, x: m.norm(h := m.a(x)) + h]
+        for way in ways:
+            with pytest.warns(UserWarning, match="not for it alone"):
+                initialise(Twice(way), digits[0], "whiten")
+
+    def test_a_norm_over_positions(self, digits):
+        model = nn.Sequential(nn.Linear(16, 4, bias=False), nn.BatchNorm1d(4))
+        with pytest.raises(InputError, match="works along another axis"):
+            initialise(model, digits[0].reshape(-1, 4, 16), "whiten")
+
+
+def test_the_examples_run_and_print_what_the_page_says(capsys):
+    text = PAGE.read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    names = {}
+    with torch.random.fork_rng():
+        exec(compile(blocks[0], PAGE.name, "exec"), names)
+        shown = re.search(r"prints\n\n```\n(.*?)```", text, re.S)[1]
+        printed = capsys.readouterr().out
+        # The draw of a seed may differ between versions of torch: numbers are not compared.
+        assert (
+            re.sub(r"\d+", "0", shown).split("(")[0] == re.sub(r"\d+", "0", printed).split("(")[0]
+        )
+        assert printed.splitlines()[-1] == shown.splitlines()[-1]
+        for block in blocks[1:]:
+            exec(compile(block, PAGE.name, "exec"), names)
+    assert capsys.readouterr().out == "{'0': 'cluster_pca', '2': 'class_mean'}\n"

@@ -1,18 +1,42 @@
-"""Chains: text that can be pasted back, modules of the right shape, errors that help."""
+"""Chains: text that can be pasted back, modules built and read back, errors that help."""
+
+import json
+import subprocess
+import sys
+from collections import OrderedDict
 
 import msgspec
 import pytest
+import scipy.spatial.distance
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modules import refuses
 from torch import nn
+from torch.nn.utils import parametrizations
 
-from mahalens.errors import InputError
-from mahalens.nn import Abs, AbsReLU, Chain, Layer, Neg, Norm, OffsetL2, PointSlope
-from mahalens.nn.chain import ELEMENTWISE
-from mahalens.nn.layers import WITHOUT_PARAMETERS
+import mahalens.nn
+from mahalens.geometry import Gaussian
+from mahalens.nn import (
+    Abs,
+    AbsReLU,
+    Chain,
+    Layer,
+    Neg,
+    Norm,
+    OffsetL2,
+    PointSlope,
+    mahalanobis_model,
+    md_abs,
+    md_relu,
+    md_sigmoid,
+)
+from mahalens.nn.chain import ELEMENTWISE, LAYERS, MIXED, PARAMETRISED, VARIANTS
 
-KINDS = {
+CLASSES = {
+    "Linear": nn.Linear,
+    "OffsetL2": OffsetL2,
+    "PointSlope": PointSlope,
     "Abs": Abs,
     "ReLU": nn.ReLU,
     "Sigmoid": nn.Sigmoid,
@@ -22,117 +46,82 @@ KINDS = {
     "Tanh": nn.Tanh,
     "Softplus": nn.Softplus,
     "LeakyReLU": nn.LeakyReLU,
+    "AbsReLU": AbsReLU,
     "Norm": Norm,
 }
-
-linear = st.builds(Layer, st.just("Linear"), st.integers(1, 9), st.booleans())
-variants = st.sampled_from(["paper", "published-code"])
-offset_l2 = st.builds(Layer, st.just("OffsetL2"), st.integers(1, 9), variant=variants)
-point_slope = st.builds(Layer, st.just("PointSlope"), st.integers(1, 9))
-plain = st.sampled_from([kind for kind in KINDS if kind != "Norm"]).map(Layer)
+units = st.integers(1, 9)
+linear = st.builds(Layer, st.just("Linear"), units, st.booleans())
+offset_l2 = st.builds(Layer, st.just("OffsetL2"), units, variant=st.sampled_from(VARIANTS))
+with_units = linear | offset_l2 | st.builds(Layer, st.just("PointSlope"), units)
 slopes = st.floats(allow_nan=False, allow_infinity=False)
-elementwise = plain | st.builds(Layer, st.just("LeakyReLU"), slope=slopes)
+leaky = st.builds(Layer, st.just("LeakyReLU"), slope=slopes)
+elementwise = st.sampled_from(ELEMENTWISE).map(Layer) | leaky
 
 
 @st.composite
 def chains(draw):
-    layers = draw(st.lists(linear | offset_l2 | point_slope | elementwise, min_size=1, max_size=6))
+    """Chains with at least one layer that says how many inputs there are, and all options."""
+    layers = [*draw(st.lists(elementwise, max_size=2)), draw(with_units)]
+    layers += draw(st.lists(with_units | elementwise, max_size=4))
+    inputs = draw(st.integers(1, 5))
+    chain = Chain(inputs, tuple(layers))
+    if draw(st.booleans()):  # an AbsReLU as wide as its place
+        place = draw(st.integers(0, len(layers)))
+        width = (*chain.widths, chain.outputs)[place]
+        layers.insert(place, Layer("AbsReLU", absolute=draw(st.integers(0, width))))
     if draw(st.booleans()):
         layers += [Layer("Norm"), *draw(st.lists(elementwise, max_size=2))]
-    return with_mixed(draw, Chain(draw(st.integers(1, 5)), tuple(layers)))
+    return Chain(inputs, tuple(layers))
 
 
-def with_mixed(draw, chain):
-    """The chain with one layer more, if it wants one: an AbsReLU as wide as its place."""
-    if not draw(st.booleans()) or chain.layers[0].kind == "Norm":
-        return chain
-    place = draw(st.integers(0, next(_ends(chain))))
-    width = (*chain.widths, chain.outputs)[place]
-    added = Layer("AbsReLU", absolute=draw(st.integers(0, width)))
-    return Chain(chain.inputs, (*chain.layers[:place], added, *chain.layers[place:]))
-
-
-def _ends(chain):
-    """Up to where there are units."""
-    yield from (place for place, layer in enumerate(chain.layers) if layer.kind == "Norm")
-    yield len(chain.layers)
+def test_every_name_has_its_class():
+    assert list(CLASSES) == list(LAYERS) == [*PARAMETRISED, *ELEMENTWISE, MIXED, "Norm"]
+    options = {"units": 3, "absolute": 1}
+    for kind, entry in LAYERS.items():
+        given_ = {name: value for name, value in options.items() if name in entry.options}
+        assert type(Chain(2, (Layer(kind, **given_),)).build()[0]) is CLASSES[kind]
 
 
 class TestText:
     @settings(deadline=None)
-    @given(chains())
-    def test_text_can_be_pasted_back(self, chain):
-        assert Chain.parse(str(chain), inputs=chain.inputs) == chain
-
-    @settings(deadline=None)
-    @given(chains(), st.sampled_from(["", " ", "  ", "\n  ", "\t"]))
-    def test_spaces_do_not_matter(self, chain, space):
+    @given(chains(), st.sampled_from(["", " ", "\n  ", "\t"]))
+    def test_text_and_json_go_there_and_back(self, chain, space):
         text = str(chain).replace(", ", f"{space},{space}").replace("(", f"({space}")
         text = text.replace("=", f"{space}={space}").replace(")", f"{space})")
-        assert Chain.parse(f"{space}{text}{space}", inputs=chain.inputs) == chain
-
-    @settings(deadline=None)
-    @given(chains())
-    def test_json_goes_there_and_back(self, chain):
+        for written in (str(chain), f"{space}{text}{space}"):
+            assert Chain.parse(written, inputs=chain.inputs) == chain
         assert msgspec.json.decode(msgspec.json.encode(chain), type=Chain) == chain
-
-    def test_what_is_read(self):
-        chain = Chain.parse("Linear(128), ReLU, Linear(10, bias=False), ReLU, Neg", inputs=784)
-        assert chain.inputs == 784
-        assert chain.layers == (
-            Layer("Linear", 128, True),
-            Layer("ReLU"),
-            Layer("Linear", 10, False),
-            Layer("ReLU"),
-            Layer("Neg"),
-        )
-        assert Chain.parse("Linear(10, bias=True)", inputs=1) == Chain.parse("Linear(10)", inputs=1)
-
-    def test_what_is_read_of_offset_l2(self):
-        text = "OffsetL2(8), GELU, OffsetL2(4, variant=published-code), SiLU, Tanh"
-        chain = Chain.parse(text, inputs=3)
-        assert str(chain) == text
-        assert chain.layers == (
-            Layer("OffsetL2", 8, variant="paper"),
-            Layer("GELU"),
-            Layer("OffsetL2", 4, variant="published-code"),
-            Layer("SiLU"),
-            Layer("Tanh"),
-        )
-        assert Chain.parse("OffsetL2(8, variant=paper)", inputs=1).layers == chain.layers[:1]
-
-    def test_what_is_read_of_abs_relu(self):
-        chain = Chain.parse("Linear(8), AbsReLU(absolute=3)", inputs=3)
-        assert chain.layers[1] == Layer("AbsReLU", absolute=3)
-        assert chain.build()[1].absolute.tolist() == [True] * 3 + [False] * 5
+        assert chain.scalar == ("Norm" in str(chain))
 
     @pytest.mark.parametrize(
-        ("text", "slope", "shown"),
+        ("text", "layer", "shown"),
         [
-            ("LeakyReLU", 0.01, "LeakyReLU"),
-            ("LeakyReLU(0.01)", 0.01, "LeakyReLU"),
-            ("LeakyReLU( 1e-5 )", 1e-5, "LeakyReLU(1e-05)"),
-            ("LeakyReLU(-1)", -1.0, "LeakyReLU(-1.0)"),
+            ("Linear(10, bias=False)", Layer("Linear", 10, False), "Linear(10, bias=False)"),
+            ("Linear(10, bias=True)", Layer("Linear", 10, True), "Linear(10)"),
+            ("OffsetL2(8, variant=paper)", Layer("OffsetL2", 8), "OffsetL2(8)"),
+            (
+                "OffsetL2(4, variant=published-code)",
+                Layer("OffsetL2", 4, variant="published-code"),
+                "OffsetL2(4, variant=published-code)",
+            ),
+            ("PointSlope( 4 )", Layer("PointSlope", 4), "PointSlope(4)"),
+            ("AbsReLU(absolute=2)", Layer("AbsReLU", absolute=2), "AbsReLU(absolute=2)"),
+            ("LeakyReLU", Layer("LeakyReLU", slope=0.01), "LeakyReLU"),
+            ("LeakyReLU(0.01)", Layer("LeakyReLU"), "LeakyReLU"),
+            ("LeakyReLU( 1e-5 )", Layer("LeakyReLU", slope=1e-5), "LeakyReLU(1e-05)"),
+            ("LeakyReLU(-1)", Layer("LeakyReLU", slope=-1.0), "LeakyReLU(-1.0)"),
         ],
     )
-    def test_what_is_read_of_leaky_relu(self, text, slope, shown):
-        chain = Chain.parse(f"Linear(8), {text}, Linear(2)", inputs=3)
-        assert chain.layers[1] == Layer("LeakyReLU", slope=slope)
-        assert str(chain.layers[1]) == shown
-        assert chain.build()[1].negative_slope == slope
+    def test_what_is_read(self, text, layer, shown):
+        chain = Chain.parse(f"{text}, Abs", inputs=3)
+        assert chain.layers == (layer, Layer("Abs"))
+        assert str(chain) == f"{shown}, Abs"
 
     def test_json_of_before_there_were_variants(self):
         old = b'{"inputs":2,"layers":[{"kind":"Linear","units":4,"bias":false},{"kind":"Abs"}]}'
         wanted = Chain.parse("Linear(4, bias=False), Abs", inputs=2)
         assert msgspec.json.decode(old, type=Chain) == wanted
-
-    def test_the_order_of_the_fields_of_a_layer(self):
         assert Layer.__struct_fields__ == ("kind", "units", "bias", "variant", "absolute", "slope")
-
-    @settings(deadline=None)
-    @given(chains())
-    def test_scalar_means_there_is_a_norm(self, chain):
-        assert chain.scalar == ("Norm" in str(chain))
 
     def test_chains_are_values(self):
         a, b = (Chain.parse("Linear(4), Abs", inputs=2) for _ in range(2))
@@ -142,8 +131,6 @@ class TestText:
         with pytest.raises(AttributeError):
             a.inputs = 3
 
-
-class TestWidths:
     @pytest.mark.parametrize(
         ("text", "widths", "outputs"),
         [
@@ -156,66 +143,38 @@ class TestWidths:
             ("Norm", (3,), None),
         ],
     )
-    def test_examples(self, text, widths, outputs):
+    def test_widths(self, text, widths, outputs):
         chain = Chain.parse(text, inputs=3)
         assert chain.widths == widths
         assert chain.outputs == outputs
 
-    @settings(deadline=None)
-    @given(chains())
-    def test_they_are_those_of_the_module(self, chain):
-        x = torch.ones(7, chain.inputs, dtype=torch.float64)
-        for module, width in zip(chain.build(dtype=torch.float64), chain.widths, strict=True):
-            assert x.numel() == 7 * width
-            x = module(x)
-        assert x.shape == ((7,) if chain.outputs is None else (7, chain.outputs))
-
 
 class TestBuild:
-    def test_every_name_has_a_class(self):
-        assert tuple(WITHOUT_PARAMETERS) == (*ELEMENTWISE, "Norm")
-        assert WITHOUT_PARAMETERS == KINDS
+    @settings(deadline=None)
+    @given(chains())
+    def test_modules_are_read_back_with_their_shapes(self, chain):
+        module = chain.build(dtype=torch.float64)
+        assert Chain.from_module(module) == chain
+        assert {p.dtype for p in module.parameters()} == {torch.float64}
+        x = torch.ones(7, chain.inputs, dtype=torch.float64)
+        for part, width in zip(module, chain.widths, strict=True):
+            assert x.numel() == 7 * width
+            x = part(x)
+        assert x.shape == ((7,) if chain.outputs is None else (7, chain.outputs))
+
+    def test_options_reach_the_modules(self):
+        text = "Linear(4), LeakyReLU(0.2), AbsReLU(absolute=1), Linear(3, bias=False)"
+        chain = Chain.parse(f"{text}, OffsetL2(2, variant=published-code)", inputs=2)
+        module = chain.build()
+        assert (module[0].bias is None, module[3].bias is None) == (False, True)
+        assert module[1].negative_slope == 0.2
+        assert module[2].absolute.tolist() == [True, False, False, False]
+        assert module[4].variant == "published-code"
 
     def test_gelu_is_the_exact_one(self):
         x = torch.linspace(-3, 3, 13, dtype=torch.float64)
         wanted = x * torch.distributions.Normal(0.0, 1.0).cdf(x)
         torch.testing.assert_close(Chain.parse("GELU", inputs=13).build()(x), wanted)
-
-    @settings(deadline=None)
-    @given(chains())
-    def test_modules_and_shapes(self, chain):
-        module = chain.build(dtype=torch.float64)
-        assert isinstance(module, nn.Sequential)
-        assert len(module) == len(chain.layers)
-        width = chain.inputs
-        for made, layer in zip(module, chain.layers, strict=True):
-            if layer.kind == "Linear":
-                assert isinstance(made, nn.Linear)
-                assert (made.in_features, made.out_features) == (width, layer.units)
-                assert (made.bias is not None) == layer.bias
-                assert made.weight.dtype == torch.float64
-                width = layer.units
-            elif layer.kind == "OffsetL2":
-                assert isinstance(made, OffsetL2)
-                assert (made.inputs, made.units) == (width, layer.units)
-                assert made.variant == layer.variant
-                assert made.mu.dtype == made.alpha.dtype == torch.float64
-                width = layer.units
-            elif layer.kind == "PointSlope":
-                assert isinstance(made, PointSlope)
-                assert (made.inputs, made.units) == (width, layer.units)
-                assert made.weight.dtype == made.point.dtype == torch.float64
-                width = layer.units
-            elif layer.kind == "AbsReLU":
-                assert isinstance(made, AbsReLU)
-                marked = layer.absolute
-                assert made.absolute.tolist() == [True] * marked + [False] * (width - marked)
-            else:
-                assert type(made) is KINDS[layer.kind]
-                assert getattr(made, "negative_slope", 0.01) == layer.slope
-        for batch in ((), (7,), (2, 3)):
-            out = module(torch.ones(*batch, chain.inputs, dtype=torch.float64))
-            assert out.shape == (batch if chain.scalar else (*batch, width))
 
     def test_the_layers_are_applied_in_order(self):
         chain = Chain.parse("Linear(4), ReLU, Linear(3, bias=False), Abs, Norm, Neg", inputs=2)
@@ -225,16 +184,11 @@ class TestBuild:
         wanted = -torch.linalg.vector_norm((hidden @ module[2].weight.T).abs(), dim=-1)
         torch.testing.assert_close(module(x), wanted)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-    def test_dtype(self, dtype):
-        module = Chain.parse("Linear(4), Abs, Norm", inputs=2).build(dtype=dtype)
-        assert module(torch.zeros(1, 2, dtype=dtype)).dtype == dtype
-        assert {p.dtype for p in module.parameters()} == {dtype}
-
     def test_device(self):
         chain = Chain.parse("Linear(4), Abs, OffsetL2(2), PointSlope(3), Norm", inputs=2)
-        module = chain.build(device="meta")
-        assert module(torch.zeros(5, 2, device="meta")).device.type == "meta"
+        module = chain.build(device="meta", dtype=torch.float64)
+        assert module(torch.zeros(5, 2, device="meta").double()).device.type == "meta"
+        assert Chain.from_module(module) == chain
 
     def test_starting_weights_are_those_of_pytorch(self):
         with torch.random.fork_rng():
@@ -246,157 +200,295 @@ class TestBuild:
         for name, value in plain.state_dict().items():
             assert torch.equal(built.state_dict()[name], value)
 
-    def test_mixes_with_other_modules(self):
-        inner = Chain.parse("Linear(4), Abs, Norm", inputs=3).build(dtype=torch.float64)
-        outer = nn.Sequential(nn.Linear(2, 3, dtype=torch.float64), nn.Tanh(), inner)
-        x = torch.ones(5, 2, dtype=torch.float64)
-        torch.testing.assert_close(outer(x), inner(outer[1](outer[0](x))))
-        outer(x).sum().backward()
-        assert all(p.grad is not None for p in outer.parameters())
+
+TEXTS = [
+    ("Linear(4), Abs, Norm, Linear(2)", "layer 3: Linear after Norm, which leaves no units"),
+    ("Norm, OffsetL2(4)", "layer 1: OffsetL2 after Norm, which leaves no units"),
+    ("Norm, AbsReLU(absolute=1)", "layer 1: AbsReLU after Norm, which leaves no units"),
+    ("Linear(4), Norm, Abs, Norm", "layer 3: a second Norm; the first left no units"),
+    ("Linear(0), Abs", "layer 0: Linear with units 0; give at least 1"),
+    ("Linear", r"cannot read 'Linear'; write Linear\(4\) or Linear\(4, bias=False\)$"),
+    ("Linear(-4)", r"cannot read 'Linear\(-4\)'"),
+    ("Abs, Linear(4, bias=No)", r"cannot read 'Linear\(4, bias=No\)'"),
+    ("Linear(4, False)", r"cannot read 'Linear\(4, False\)'"),
+    ("Linear(2.5)", r"cannot read 'Linear\(2.5\)'"),
+    ("Linear(4, variant=paper)", r"cannot read 'Linear\(4, variant=paper\)'; write Linear"),
+    ("PointSlope(4, bias=False)", r"cannot read '.*'; write PointSlope\(4\)$"),
+    ("OffsetL2(4, bias=False)", r"cannot read .* or OffsetL2\(4, variant=published-code\)$"),
+    ("OffsetL2(4, variant=code)", "layer 0: OffsetL2 with variant 'code'; give paper or publ"),
+    ("Linear(4), AbsReLU", r"cannot read 'AbsReLU'; write AbsReLU\(absolute=4\) for 4 Abs"),
+    ("Linear(4), AbsReLU(2)", r"cannot read 'AbsReLU\(2\)'; write AbsReLU\(absolute=4\)"),
+    ("Linear(4), AbsReLU(absolute=5)", r"layer 1: .* on 4 units; give at most 4 absolute ones$"),
+    ("LeakyReLU()", r"cannot read 'LeakyReLU\(\)'; write LeakyReLU or LeakyReLU\(0.2\)$"),
+    ("LeakyReLU(a)", r"cannot read 'LeakyReLU\(a\)'; write LeakyReLU or LeakyReLU\(0.2\)$"),
+    ("LeakyReLU(1, 2)", r"cannot read 'LeakyReLU\(1, 2\)'"),
+    ("LeakyReLU(nan)", "layer 0: LeakyReLU with slope nan; give a finite number"),
+    ("Abs, LeakyReLU(inf)", "layer 1: LeakyReLU with slope inf; give a finite number"),
+    ("Softplus(2)", r"cannot read 'Softplus\(2\)'; write Softplus$"),
+    ("Linear(4), Softmax", "layer 1: unknown layer 'Softmax'; known: Linear, .*, Norm$"),
+    ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
+    ("", "the text of a chain is empty; write one such as 'Linear"),
+    (" \n", "the text of a chain is empty; write one such as 'Linear"),
+    ("Linear(4),", "layer 1: unknown layer ''"),
+]
+LINKS = [
+    (Layer("Linear"), "Linear with units None; give at least 1"),
+    (Layer("OffsetL2", -3), "OffsetL2 with units -3; give at least 1"),
+    (Layer("Linear", 4, variant="published-code"), "Linear takes no variant, .* only OffsetL2"),
+    (Layer("OffsetL2", 4, bias=False), "OffsetL2 takes no bias, but False was given; only Linear"),
+    (Layer("OffsetL2", 4, variant=""), "OffsetL2 with variant ''; give paper or published-code"),
+    (Layer("Abs", 3), "Abs takes no units, but 3 was given; only Linear, OffsetL2, PointSlope"),
+    (Layer("Norm", 1), "Norm takes no units"),
+    (Layer("GELU", variant="published-code"), "GELU takes no variant"),
+    (Layer("Linear", 4, slope=0.2), "Linear takes no slope, but 0.2 was given; only LeakyReLU"),
+    (Layer("AbsReLU"), "AbsReLU with absolute None; give the number of Abs units"),
+    (Layer("AbsReLU", absolute=-1), "AbsReLU with absolute -1; give the number of Abs units"),
+    (Layer("AbsReLU", 2, absolute=1), "AbsReLU takes no units"),
+    (Layer("ReLU", absolute=1), "ReLU takes no absolute, but 1 was given; only AbsReLU does"),
+]
 
 
-class TestErrors:
+class TestRefusals:
+    @pytest.mark.parametrize(("text", "message"), TEXTS)
+    def test_text(self, text, message):
+        refuses(message, Chain.parse, text, inputs=2)
+
+    @pytest.mark.parametrize(("layer", "message"), LINKS)
+    def test_layers(self, layer, message):
+        refuses(f"layer 1: {message}", Chain, 2, (Layer("Abs"), layer))
+
+    def test_inputs_and_layers(self):
+        refuses("a chain with 0 inputs; give at least 1", Chain.parse, "Linear(4)", inputs=0)
+        refuses("a chain without layers; give at least one", Chain, 2, ())
+
+    def test_more_parameters_than_memory(self):
+        chain = Chain.parse("Linear(4), Linear(99999999999)", inputs=2)
+        refuses(r"Linear\(99999999999\): would take 1,600 GB of memory and", chain.build)
+
+
+class TestFromModule:
+    def test_a_module_written_by_hand(self):
+        module = nn.Sequential(
+            OrderedDict(
+                first=nn.Linear(7, 5),
+                relu=nn.ReLU(inplace=True),
+                second=nn.Linear(5, 6, bias=False),
+                offset=OffsetL2(6, 4, variant="published-code"),
+                silu=nn.SiLU(inplace=True),
+                point=PointSlope(4, 5),
+                leaky=nn.LeakyReLU(0.2, inplace=True),
+                norm=Norm(),
+                neg=Neg(),
+            )
+        ).eval()
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        chain = Chain.from_module(module)
+        assert chain.inputs == 7
+        assert str(chain) == (
+            "Linear(5), ReLU, Linear(6, bias=False), OffsetL2(4, variant=published-code), SiLU, "
+            "PointSlope(5), LeakyReLU(0.2), Norm, Neg"
+        )
+        assert not module.training
+        assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+    def test_what_is_built_computes_the_same(self):
+        module = nn.Sequential(nn.Tanh(), nn.Linear(3, 4), nn.GELU(), OffsetL2(4, 2), Neg())
+        other = Chain.from_module(module).build()
+        other.load_state_dict(module.state_dict())
+        assert torch.equal(module(torch.ones(5, 3)), other(torch.ones(5, 3)))
+
+    def test_a_layer_without_parameters_may_stand_twice(self):
+        relu = nn.ReLU()
+        module = nn.Sequential(nn.Linear(2, 3), relu, nn.Linear(3, 2), relu)
+        assert str(Chain.from_module(module)) == "Linear(3), ReLU, Linear(2), ReLU"
+
+    def test_a_mask_says_the_width(self):
+        assert Chain.from_module(nn.Sequential(AbsReLU([True, False, False]))).inputs == 3
+
+
+class Linear(nn.Linear):
+    """A subclass could compute anything."""
+
+
+class Sequential(nn.Sequential):
+    """A subclass could apply its layers in any way."""
+
+
+def behind(*layers):
+    return nn.Sequential(nn.Linear(2, 4), *layers)
+
+
+UNKNOWN = "cannot be part of a chain; known: Linear, OffsetL2, PointSlope, Abs, ReLU, Sigmoid, Neg"
+NOT_READ = "is not read as a chain; give a plain nn.Sequential of Linear, Off"
+MODULES = [
+    (behind(nn.Dropout()), f"layer 1: Dropout {UNKNOWN}"),
+    (behind(Linear(4, 4)), f"layer 1: Linear {UNKNOWN}"),
+    (behind(nn.Sequential(nn.ReLU())), f"layer 1: Sequential {UNKNOWN}"),
+    (behind(nn.Softplus(2.0)), r"layer 1: Softplus\(beta=2.0, threshold=20.*\) cannot be part"),
+    (behind(nn.Softplus(1, 10)), r"layer 1: Softplus\(.* cannot be .*; make it with beta=1, thr"),
+    (behind(nn.LeakyReLU(float("nan"))), "layer 1: LeakyReLU with slope nan; give a finite number"),
+    (behind(nn.GELU(approximate="tanh")), r"layer 1: GELU\(approximate='tanh'\) cannot be part"),
+    (behind(AbsReLU([False, True, True, False])), "layer 1: AbsReLU cannot .* the first units are"),
+    (behind(AbsReLU([True] * 4, dim=-2)), r"layer 1: AbsReLU\(dim=-2\) cannot .* with dim=-1$"),
+    (
+        Chain.parse("Linear(4), AbsReLU(absolute=1)", inputs=2).build(device="meta"),
+        "layer 1: AbsReLU is on the device meta, without a mask; build it",
+    ),
+    (behind(nn.ReLU(), nn.Linear(5, 3)), "layer 2: Linear takes 5 inputs, but is given 4; make th"),
+    (nn.Sequential(Abs(), *[OffsetL2(2, 4)] * 2), "layer 2: OffsetL2 takes 2 inputs, but is giv"),
+    (behind(Norm(), nn.Linear(1, 3)), "layer 2: Linear after Norm, which leaves no units$"),
+    (nn.Sequential(Norm(), OffsetL2(4, 3)), "layer 1: OffsetL2 after Norm"),
+    (nn.Sequential(nn.ReLU(), Norm()), "no layer of nn.Sequential says how many inputs it takes"),
+    (nn.Sequential(), "nn.Sequential without layers; give at least one of Linear, OffsetL2, Point"),
+    (nn.Linear(2, 3), f"Linear {NOT_READ}"),
+    (Sequential(nn.Linear(2, 3)), f"Sequential {NOT_READ}"),
+    (nn.ModuleList([nn.Linear(2, 3)]), f"ModuleList {NOT_READ}"),
+    ("Linear(4)", f"str {NOT_READ}"),
+    (behind(*[PointSlope(4, 4)] * 2), "layer 2: PointSlope shares its weight with layer 1; give "),
+]
+HOOKS = [
+    *("register_forward_hook", "register_forward_pre_hook"),
+    *("register_full_backward_hook", "register_full_backward_pre_hook"),
+]
+
+
+def fresh():
+    return nn.Sequential(nn.Linear(2, 3), nn.ReLU(), OffsetL2(3, 3), PointSlope(3, 3))
+
+
+def give_another_forward(module):
+    module[1].forward = lambda x: x + 1
+
+
+def untrack_weight(module):
+    weight = module[0].weight.detach()
+    del module[0].weight
+    module[0].weight = weight
+
+
+def tie(module):
+    module[2].alpha = module[2].mu
+
+
+CHANGES = [
+    (lambda m: parametrizations.orthogonal(m[0]), "layer 0: ParametrizedLinear has parametrizat"),
+    (give_another_forward, "layer 1: ReLU has been given another forward, which a chain cannot"),
+    (untrack_weight, "layer 0: Linear has the parameters bias; a chain wants bias, weight$"),
+    (tie, "layer 2: OffsetL2 shares its alpha with layer 2; give each layer"),
+    (lambda m: m[2].alpha.register_hook(lambda g: g), "layer 2: OffsetL2 has hooks"),
+    (
+        lambda m: m[2].mu.register_post_accumulate_grad_hook(lambda p: None),
+        "layer 2: OffsetL2 has hooks",
+    ),
+    (
+        lambda m: m.register_parameter("scale", nn.Parameter(torch.ones(1))),
+        "nn.Sequential has the parameters scale; a chain wants none$",
+    ),
+    (
+        lambda m: m[1].register_parameter("slope", nn.Parameter(torch.ones(1))),
+        "layer 1: ReLU has the parameters slope; a chain wants none$",
+    ),
+]
+
+
+class TestModulesThatAreRefused:
+    @pytest.mark.parametrize(("module", "message"), MODULES)
+    def test_no_chain(self, module, message):
+        refuses(message, Chain.from_module, module)
+
+    @pytest.mark.parametrize(("change", "message"), CHANGES)
+    def test_changes_that_would_be_lost(self, change, message):
+        module = fresh()
+        change(module)
+        refuses(message, Chain.from_module, module)
+
+    @pytest.mark.parametrize("place", [None, 0, 1, 2, 3])
+    @pytest.mark.parametrize("register", HOOKS)
+    def test_hooks(self, register, place):
+        module = fresh()
+        part = module if place is None else module[place]
+        handle = getattr(part, register)(lambda *_: None)
+        name = "nn.Sequential" if place is None else f"layer {place}: {type(part).__name__}"
+        message = f"{name} has hooks, which a chain cannot hold; remove them$"
+        refuses(message, Chain.from_module, module)
+        handle.remove()
+        assert Chain.from_module(module).inputs == 2
+
     @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("Linear(4), Abs, Norm, Linear(2)", "layer 3: Linear after Norm, which leaves no"),
-            ("Linear(4), Norm, Abs, Norm", "layer 3: a second Norm; the first left no units"),
-            ("Linear(0), Abs", "layer 0: Linear needs at least 1 unit"),
-            ("Linear", "cannot read 'Linear'; write Linear"),
-            ("Linear(-4)", r"cannot read 'Linear\(-4\)'; write Linear\(4\) or Linear\(4, bias="),
-            ("Abs, Linear(4, bias=No)", r"cannot read 'Linear\(4, bias=No\)'"),
-            ("Linear(4, False)", r"cannot read 'Linear\(4, False\)'"),
-            ("Linear(2.5)", r"cannot read 'Linear\(2.5\)'"),
-            (
-                "Linear(4), Softmax",
-                r"layer 1: unknown layer 'Softmax'; known: Linear\(units\), OffsetL2\(units\), "
-                r"PointSlope\(units\), Abs, ReLU, Sigmoid, Neg, GELU, SiLU, Tanh, "
-                r"Softplus, LeakyReLU, AbsReLU\(absolute=units\), Norm",
-            ),
-            ("Linear(4), relu", "layer 1: unknown layer 'relu'"),
-            ("Linear(4), Abs(3)", r"layer 1: unknown layer 'Abs\(3\)'"),
-            ("Norm, OffsetL2(4)", "layer 1: OffsetL2 after Norm, which leaves no units"),
-            ("OffsetL2(0)", "layer 0: OffsetL2 needs at least 1 unit"),
-            ("Norm, PointSlope(4)", "layer 1: PointSlope after Norm, which leaves no units"),
-            ("PointSlope(0)", "layer 0: PointSlope needs at least 1 unit"),
-            ("PointSlope", r"cannot read 'PointSlope'; write PointSlope\(4\)$"),
-            (
-                "Abs, PointSlope(4, bias=False)",
-                r"cannot read 'PointSlope\(4, bias=False\)'; write PointSlope\(4\)$",
-            ),
-            (
-                "Abs, OffsetL2(4, bias=False)",
-                r"cannot read 'OffsetL2\(4, bias=False\)'; write OffsetL2\(4\) or OffsetL2\(4, "
-                r"variant=published-code\)",
-            ),
-            ("OffsetL2", "cannot read 'OffsetL2'; write OffsetL2"),
-            ("Linear(4, variant=paper)", r"cannot read 'Linear\(4, variant=paper\)'; write Linear"),
-            (
-                "OffsetL2(4, variant=code)",
-                "layer 0: unknown variant 'code' of OffsetL2; known: paper, published-code",
-            ),
-            ("Norm, AbsReLU(absolute=1)", "layer 1: AbsReLU after Norm, which leaves no units"),
-            ("Linear(4), AbsReLU", r"cannot read 'AbsReLU'; write AbsReLU\(absolute=4\) for 4 Abs"),
-            ("Linear(4), AbsReLU(2)", r"cannot read 'AbsReLU\(2\)'; write AbsReLU\(absolute=4\)"),
-            (
-                "Linear(4), AbsReLU(absolute=5)",
-                r"layer 1: AbsReLU\(absolute=5\) on 4 units; give at most 4 absolute ones",
-            ),
-            (
-                "Abs, LeakyReLU()",
-                r"cannot read 'LeakyReLU\(\)'; write LeakyReLU or LeakyReLU\(0.2\)",
-            ),
-            ("LeakyReLU(a)", r"cannot read 'LeakyReLU\(a\)'; write LeakyReLU or LeakyReLU\(0.2\)"),
-            ("LeakyReLU(1, 2)", r"cannot read 'LeakyReLU\(1, 2\)'; write LeakyReLU or"),
-            ("LeakyReLU(nan)", "layer 0: LeakyReLU with slope nan; give a finite number"),
-            ("Abs, LeakyReLU(inf)", "layer 1: LeakyReLU with slope inf; give a finite number"),
-            ("Softplus(2)", r"layer 0: unknown layer 'Softplus\(2\)'"),
-            ("", "the text of a chain is empty; write one such as 'Linear"),
-            (" \n", "the text of a chain is empty; write one such as 'Linear"),
-            ("Linear(4),", "layer 1: unknown layer ''"),
-        ],
+        ("place", "name"),
+        [(0, "weight"), (0, "bias"), (2, "mu"), (2, "alpha"), (3, "weight"), (3, "point")],
     )
-    def test_unreadable_text(self, text, message):
-        with pytest.raises(InputError, match=message):
-            Chain.parse(text, inputs=2)
+    def test_frozen_parameters(self, place, name):
+        module = fresh()
+        getattr(module[place], name).requires_grad_(False)
+        message = f"layer {place}: {type(module[place]).__name__} has a {name} with requires_grad="
+        refuses(message, Chain.from_module, module)
 
-    @pytest.mark.parametrize("inputs", [0, -1])
-    def test_inputs(self, inputs):
-        with pytest.raises(InputError, match=f"a chain with {inputs} inputs; give at least 1"):
-            Chain.parse("Linear(4)", inputs=inputs)
 
-    def test_no_layers(self):
-        with pytest.raises(InputError, match="a chain without layers; give at least one"):
-            Chain(2, ())
+def gaussian_and_samples(dim, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+    covariance = a @ a.T / dim + 0.1 * torch.eye(dim, dtype=torch.float64)
+    mean = 20 * torch.rand(dim, generator=generator, dtype=torch.float64) - 10
+    gaussian = Gaussian.from_covariance(mean, covariance).to(dtype)
+    return gaussian, gaussian.sample(50, generator)
 
-    @pytest.mark.parametrize("kind", ["Linear", "OffsetL2", "PointSlope"])
-    @pytest.mark.parametrize("units", [None, 0, -3])
-    def test_no_units(self, kind, units):
-        with pytest.raises(InputError, match=f"layer 1: {kind} needs at least 1 unit"):
-            Chain(2, (Layer("Abs"), Layer(kind, units)))
 
+@pytest.mark.parametrize("dim", [1, 2, 10])
+class TestNamedModels:
     @pytest.mark.parametrize(
-        "layer",
-        [
-            Layer("Abs", 3),
-            Layer("Norm", 1),
-            Layer("Neg", bias=False),
-            Layer("GELU", variant="published-code"),
-        ],
+        ("make", "factor", "activation"),
+        [(md_abs, 1, "Abs"), (md_relu, 2, "ReLU"), (md_sigmoid, 2, "Sigmoid")],
     )
-    def test_options_where_there_are_none(self, layer):
-        """They would be lost when the chain is printed or built."""
-        message = f"layer 0: {layer.kind} takes no units, bias or variant of its own"
-        with pytest.raises(InputError, match=message):
-            Chain(2, (layer,))
+    def test_named_chains(self, make, factor, activation, dim):
+        chain = make(dim)
+        assert str(chain) == f"Linear({factor * dim}), {activation}, Norm"
+        assert (chain.inputs, chain.scalar) == (dim, True)
+        refuses("a chain with 0 inputs|layer 0: Linear with units 0", make, 0)
 
-    @pytest.mark.parametrize(
-        ("layer", "message"),
-        [
-            (
-                Layer("Linear", 4, variant="published-code"),
-                "layer 1: Linear takes no variant, but 'published-code' was given; only OffsetL2",
-            ),
-            (Layer("OffsetL2", 4, bias=False), "layer 1: OffsetL2 takes no bias option; leave it"),
-            (
-                Layer("PointSlope", 4, variant="published-code"),
-                "layer 1: PointSlope takes no variant, but 'published-code' was given; only Offset",
-            ),
-            (Layer("PointSlope", 4, bias=False), "layer 1: PointSlope takes no bias option; leave"),
-            (Layer("OffsetL2", 4, variant=""), "layer 1: unknown variant '' of OffsetL2; known: "),
-        ],
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    def test_the_mahalanobis_model_is_the_distance(self, dim, dtype):
+        gaussian, x = gaussian_and_samples(dim, dtype)
+        model = mahalanobis_model(gaussian)
+        assert repr(model) == repr(md_abs(dim).build(dtype=dtype))
+        before = gaussian.mahalanobis(x)
+        tolerance = {torch.float32: 2e-4, torch.float64: 1e-12}[dtype]
+        torch.testing.assert_close(model(x), before, rtol=tolerance, atol=tolerance)
+        double = gaussian.to(torch.float64)
+        mean, precision = double.mean.numpy(), double.precision.numpy()
+        loop = [scipy.spatial.distance.mahalanobis(row, mean, precision) for row in x.tolist()]
+        wanted = torch.tensor(loop, dtype=dtype)
+        torch.testing.assert_close(model(x), wanted, rtol=tolerance, atol=tolerance)
+        rows = model[0].weight.detach() * gaussian.eigenvalues.sqrt()[:, None]
+        torch.testing.assert_close(rows, gaussian.eigenvectors.T, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        assert torch.equal(gaussian.mahalanobis(x), before), "the model shares no memory with it"
+
+
+def test_architectures_need_no_torch():
+    code = (
+        "import json, sys\n"
+        "from mahalens.nn import Chain, Layer, md_abs, md_relu, md_sigmoid\n"
+        "assert str(md_relu(3)) == 'Linear(6), ReLU, Norm'\n"
+        "assert Chain.parse(str(md_abs(2)), inputs=2) == md_abs(2)\n"
+        "assert Chain.parse('OffsetL2(4, variant=published-code), GELU', inputs=2).outputs == 4\n"
+        "print(json.dumps(sorted(sys.modules)))"
     )
-    def test_options_of_the_other_layer(self, layer, message):
-        with pytest.raises(InputError, match=message):
-            Chain(2, (Layer("Abs"), layer))
-
-    @pytest.mark.parametrize(
-        "layer", [Layer("ReLU", slope=0.2), Layer("Linear", 4, slope=0.2), Layer("Norm", slope=1)]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
-    def test_slopes_are_for_leaky_relu(self, layer):
-        message = f"layer 0: {layer.kind} takes no slope, but {layer.slope} was given; only Leaky"
-        with pytest.raises(InputError, match=message):
-            Chain(2, (layer,))
+    loaded = set(json.loads(done.stdout))
+    assert "mahalens.nn.chain" in loaded
+    assert not {"torch", "numpy", "scipy"} & loaded
 
-    @pytest.mark.parametrize(
-        ("layer", "message"),
-        [
-            (
-                Layer("LeakyReLU", 3),
-                "layer 0: LeakyReLU takes no units, bias or variant of its own",
-            ),
-            (Layer("AbsReLU"), "layer 0: AbsReLU needs absolute, the number of its Abs units"),
-            (Layer("AbsReLU", absolute=-1), "layer 0: AbsReLU needs absolute, the number of its"),
-            (Layer("AbsReLU", 2, absolute=1), "layer 0: AbsReLU takes no units, bias or variant"),
-            (Layer("ReLU", absolute=1), "layer 0: ReLU takes no absolute units; only AbsReLU does"),
-            (Layer("Linear", 4, absolute=1), "layer 0: Linear takes no absolute units; only AbsR"),
-        ],
-    )
-    def test_absolute_units(self, layer, message):
-        with pytest.raises(InputError, match=message):
-            Chain(2, (layer,))
 
-    def test_errors_name_one_line(self):
-        with pytest.raises(InputError) as caught:
-            Chain.parse("Linear(4), Softmax", inputs=2)
-        assert len(str(caught.value).splitlines()) == 1
+def test_public_names():
+    for name in mahalens.nn.__all__:
+        assert getattr(mahalens.nn, name).__name__ == name
+    assert set(mahalens.nn.__all__) <= set(dir(mahalens.nn))
+    with pytest.raises(AttributeError, match=r"Softmax"):
+        _ = mahalens.nn.Softmax
+    with pytest.raises(ImportError):
+        from mahalens.nn import Softmax  # noqa: F401

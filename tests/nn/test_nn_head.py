@@ -1,14 +1,17 @@
-"""DistanceHead: logits against their formulas, closed forms, temperature, and the reject option."""
+"""DistanceHead: closed forms, temperature, the reject option, and what it refuses."""
 
 import copy
-import io
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modules import DTYPES, LOGITS, METRICS, draw, refuses
+from modules import head as formula
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
@@ -16,23 +19,11 @@ from sklearn.naive_bayes import GaussianNB
 from torch import nn
 from torch.nn import functional
 
+from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.nn import DistanceHead, Mahalanobis, OffsetL2, Prediction
-from mahalens.nn.calibration import best_temperature, reject_threshold
+from mahalens.nn.head import best_temperature, reject_threshold
 
-METRICS = [
-    {"metric": "euclidean"},
-    {"metric": "diagonal"},
-    {"metric": "low-rank", "rank": 2},
-    {"metric": "low-rank", "rank": 2, "remainder": "diagonal"},
-    {"metric": "shared", "rank": 3},
-]
-DTYPES = [torch.float32, torch.float64]
-LOGITS = ["distance", "squared", "density"]
-
-
-def draw(shape, seed, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+PAGE = Path(__file__).parents[2] / "docs" / "heads.md"
 
 
 def data(samples=90, inputs=4, classes=3, seed=0, dtype=torch.float64, apart=2.0):
@@ -43,13 +34,18 @@ def data(samples=90, inputs=4, classes=3, seed=0, dtype=torch.float64, apart=2.0
     return (x + apart * draw((classes, inputs), seed + 2)[y]).to(dtype), y
 
 
-def made(choice, dtype=torch.float64, **more):
-    """A head with parameters away from their starting values."""
-    head = DistanceHead(4, 3, dtype=dtype, **choice, **more)
-    with torch.no_grad():
-        for i, (name, parameter) in enumerate(head.distance.named_parameters()):
-            parameter.copy_(0.3 * draw(parameter.shape, i, dtype) + (name == "alpha"))
-    return head
+def fitted(choice, samples=90, dtype=torch.float64, apart=2.0, **options):
+    """A head fitted to data, and the data."""
+    x, y = data(samples, dtype=dtype, apart=apart)
+    return DistanceHead(4, 3, dtype=dtype, **choice, **options).fit_prototypes(x, y), x, y
+
+
+def is_calibrated(head):
+    return not (
+        head.temperature == 1
+        and bool(head.threshold.isnan().all())
+        and bool(head.reject_rate.isnan())
+    )
 
 
 @pytest.fixture(params=METRICS, ids=lambda c: "-".join(map(str, c.values())))
@@ -62,29 +58,20 @@ def dtype(request):
     return request.param
 
 
+@pytest.fixture(params=LOGITS)
+def logits(request):
+    return request.param
+
+
 class TestLogits:
-    def covariances(self, head):
-        if isinstance(head.distance, Mahalanobis):
-            return head.distance.covariances
-        return torch.diag_embed(head.distance.alpha.square().reciprocal())
-
-    def test_are_those_of_the_formula(self, choice):
-        x = draw((6, 4), 9)
-        heads = {kind: made(choice, logits=kind) for kind in LOGITS}
-        sigma = self.covariances(heads["distance"])
-        delta = x[:, None] - heads["distance"].prototypes
-        squares = torch.einsum("ncd,cde,nce->nc", delta, torch.linalg.inv(sigma), delta)
-        torch.testing.assert_close(heads["distance"](x), -squares.sqrt())
-        torch.testing.assert_close(heads["squared"](x), -squares / 2)
-        wanted = -(squares + torch.logdet(sigma)) / 2
-        torch.testing.assert_close(heads["density"](x), wanted)
-
-    def test_temperature_divides_them(self, choice):
-        head, x = made(choice), draw((6, 4), 9)
+    def test_are_those_of_the_formula(self, choice, logits):
+        head, x, _ = fitted(choice, logits=logits)
+        torch.testing.assert_close(head(x), formula(x, head.state_dict(), logits))
         before = head(x)
         head.temperature.fill_(4.0)
         torch.testing.assert_close(head(x), before / 4)
-        torch.testing.assert_close(head.distances(x), -before)
+        if logits == "distance":
+            torch.testing.assert_close(head.distances(x), -before)
 
     def test_the_layers_behind_it(self):
         assert isinstance(DistanceHead(4, 3).distance, OffsetL2)
@@ -108,22 +95,8 @@ class TestLogits:
         assert bool(out.isfinite().all())
         assert bool(head.distance.alpha.grad.isfinite().all())
 
-    @pytest.mark.parametrize("logits", LOGITS)
-    def test_gradcheck(self, choice, logits):
-        head = made(choice, logits=logits)
-        names = [name for name, p in head.named_parameters() if p.requires_grad]
-        tensors = [dict(head.named_parameters())[n].detach().requires_grad_() for n in names]
-
-        def function(x, *parameters):
-            state = dict(zip(names, parameters, strict=True))
-            return torch.func.functional_call(head, state, (x,))
-
-        x = draw((3, 4), 9).requires_grad_()
-        assert torch.autograd.gradcheck(function, (x, *tensors))
-
-    @pytest.mark.parametrize("logits", LOGITS)
     def test_gradient_at_a_prototype_is_finite(self, choice, logits, dtype):
-        head = made(choice, dtype, logits=logits)
+        head, _, _ = fitted(choice, dtype=dtype, logits=logits)
         x = head.prototypes.detach().clone().requires_grad_()
         functional.cross_entropy(head(x), torch.arange(3)).backward()
         assert bool(x.grad.isfinite().all())
@@ -131,85 +104,66 @@ class TestLogits:
 
 
 class TestFitPrototypes:
-    def test_prototypes_are_class_means(self, choice, dtype):
-        x, y = data(dtype=dtype)
-        head = DistanceHead(4, 3, dtype=dtype, **choice)
-        assert head.fit_prototypes(x, y) is head
-        means = torch.stack([x[y == k].mean(0) for k in range(3)])
-        torch.testing.assert_close(head.prototypes.detach(), means)
-
-    def test_distances_are_in_units_of_spread(self, choice):
+    def test_prototypes_are_class_means_in_units_of_spread(self, choice):
         """Squares to the own class sum to N - C per input, where spreads are those within."""
         x, y = data()
-        head = DistanceHead(4, 3, dtype=torch.float64, **choice).fit_prototypes(x, y)
+        head = DistanceHead(4, 3, dtype=torch.float64, **choice)
+        assert head.fit_prototypes(x.requires_grad_(), y) is head
+        means = torch.stack([x[y == k].mean(0) for k in range(3)])
+        torch.testing.assert_close(head.prototypes.detach(), means.detach())
         own = head.distances(x).square().gather(1, y[:, None]).sum().item()
         assert own == pytest.approx((90 - 3) * 4)
+        assert all(p.is_leaf for p in head.parameters()), "no gradient goes into the features"
 
     def test_euclidean_spread_is_pooled(self):
-        x, y = data()
-        head = DistanceHead(4, 3, dtype=torch.float64).fit_prototypes(x, y)
+        head, x, y = fitted({})
         rest = torch.cat([x[y == k] - x[y == k].mean(0) for k in range(3)])
         spread = (rest.square().sum() / ((90 - 3) * 4)).sqrt()
         want = torch.cdist(x, head.prototypes) / spread
         torch.testing.assert_close(head.distances(x), want)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_diagonal_is_naive_bayes(self, dtype):
-        x, y = data(dtype=dtype)
-        head = DistanceHead(4, 3, metric="diagonal", logits="density", dtype=dtype)
-        head.fit_prototypes(x, y)
+        head, x, y = fitted({"metric": "diagonal"}, dtype=dtype, logits="density")
         known = GaussianNB(var_smoothing=0).fit(x.double(), y)
         known.var_ *= 30 / 29  # it divides by n
-        want = known.predict_log_proba(x.double())
-        torch.testing.assert_close(
-            head(x).log_softmax(1).detach().double(), torch.from_numpy(want), rtol=1e-4, atol=1e-4
-        )
+        want = torch.from_numpy(known.predict_log_proba(x.double()))
+        got = head(x).log_softmax(1).detach().double()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
-    def log_shares(self, x, y, covariances):
+    @pytest.mark.parametrize("metric", ["low-rank", "shared"])
+    def test_full_rank_is_discriminant_analysis(self, metric):
+        """Quadratic with an ellipsoid for each class, linear with a single one for all."""
+        head, x, y = fitted({"metric": metric, "rank": 4}, logits="density")
+        covariances = [torch.cov(x[y == k].T) for k in range(3)]
+        if metric == "shared":
+            covariances = [sum(29 * c for c in covariances) / (90 - 3)] * 3
         densities = [
             multivariate_normal(x[y == k].mean(0), covariance).logpdf(x)
             for k, covariance in enumerate(covariances)
         ]
-        return torch.from_numpy(np.stack(densities, 1)).log_softmax(1)
-
-    def test_full_rank_is_quadratic_discriminant_analysis(self):
-        x, y = data()
-        head = DistanceHead(4, 3, metric="low-rank", rank=4, logits="density", dtype=x.dtype)
-        head.fit_prototypes(x, y)
-        want = self.log_shares(x, y, [torch.cov(x[y == k].T) for k in range(3)])
+        want = torch.from_numpy(np.stack(densities, 1)).log_softmax(1)
         torch.testing.assert_close(head(x).log_softmax(1).detach(), want)
 
-    def test_shared_full_rank_is_linear_discriminant_analysis(self):
-        x, y = data()
-        head = DistanceHead(4, 3, metric="shared", rank=4, logits="squared", dtype=x.dtype)
-        head.fit_prototypes(x, y)
-        within = sum(29 * torch.cov(x[y == k].T) for k in range(3)) / (90 - 3)
-        want = self.log_shares(x, y, [within] * 3)
-        torch.testing.assert_close(head(x).log_softmax(1).detach(), want)
+    def test_it_resets_what_was_set_for_other_distances(self, choice):
+        head, x, y = fitted(choice, apart=0.7)
+        for reset in (lambda: head.fit_prototypes(x, y), head.reset_calibration):
+            head.calibrate(x, y)
+            head.set_reject(x, 0.1)
+            assert is_calibrated(head)
+            reset()
+            assert not is_calibrated(head)
 
-    def test_it_takes_back_what_was_set_for_other_distances(self, choice):
-        x, y = data()
-        head = DistanceHead(4, 3, dtype=torch.float64, **choice).fit_prototypes(x, y)
-        head.calibrate(x, y)
+    def test_the_old_name_of_the_reset_warns(self):
+        head, x, _ = fitted({})
         head.set_reject(x, 0.1)
-        head.fit_prototypes(x, y)
-        assert head.temperature == 1
-        assert bool(head.threshold.isnan().all())
-        assert bool(head.reject_rate.isnan())
+        with pytest.warns(DeprecationWarning, match="call reset_calibration"):
+            head.forget()
+        assert not is_calibrated(head)
 
     def test_ridge_reaches_the_spreads(self, choice):
-        x, y = data()
-        plain, ridged = (
-            DistanceHead(4, 3, dtype=torch.float64, **choice).fit_prototypes(x, y, ridge=ridge)
-            for ridge in (0.0, 1.0)
-        )
+        plain, x, y = fitted(choice)
+        ridged = copy.deepcopy(plain).fit_prototypes(x, y, ridge=1.0)
         assert bool(ridged.distances(x).sum() < 0.9 * plain.distances(x).sum())
-
-    def test_features_of_a_network_in_training_carry_no_gradient_into_it(self, choice):
-        x, y = data()
-        head = DistanceHead(4, 3, dtype=torch.float64, **choice)
-        head.fit_prototypes(x.requires_grad_(), y)
-        assert all(p.is_leaf for p in head.parameters())
 
 
 class TestTemperature:
@@ -236,15 +190,13 @@ class TestTemperature:
         assert found / scale == pytest.approx(self.slow(logits, y), rel=1e-4)
 
     def test_a_common_shift_of_a_sample_changes_nothing(self):
-        logits, y = draw((40, 3), 0), torch.arange(40) % 3
+        logits = draw((40, 3), 0)
         y = (logits + draw((40, 3), 1)).argmax(1)
         shifted = logits + 50 * draw((40, 1), 2)
         assert best_temperature(shifted, y) == pytest.approx(best_temperature(logits, y))
 
-    @pytest.mark.parametrize("logits", LOGITS)
     def test_calibrate(self, choice, logits, dtype):
-        x, y = data(dtype=dtype, apart=0.7)
-        head = DistanceHead(4, 3, dtype=dtype, logits=logits, **choice).fit_prototypes(x, y)
+        head, x, y = fitted(choice, dtype=dtype, logits=logits, apart=0.7)
         before = head(x)
         loss = functional.cross_entropy(before, y)
         found = head.calibrate(x, y)
@@ -259,13 +211,10 @@ class TestReject:
     @given(st.integers(1, 300), st.floats(0.01, 0.99))
     def test_quantile_keeps_the_rate(self, count, rate):
         scores = draw((count,), count).abs()
-        place = math.ceil(round((count + 1) * (1 - rate), 9))
-        if place > count:
-            with pytest.raises(ValueError, match="cannot be told"):
-                reject_threshold(scores, rate)
+        if math.ceil(round((count + 1) * (1 - rate), 9)) > count:
+            refuses("a reject rate of .* cannot be set from", reject_threshold, scores, rate)
             return
-        threshold = reject_threshold(scores, rate)
-        above = int((scores > threshold).sum())
+        above = int((scores > reject_threshold(scores, rate)).sum())
         # A new sample is above with probability (above + 1) / (n + 1) at most: no more than rate.
         assert (above + 1) / (count + 1) <= rate + 1e-8
         assert (above + 2) / (count + 1) > rate - 1e-8
@@ -284,40 +233,43 @@ class TestReject:
 
     @pytest.mark.parametrize("per_class", [False, True])
     def test_real_samples_are_rejected_at_the_rate_by_a_fitted_head(self, per_class):
-        """Digits, 20 times: fitted to 500, set on 400 others, tried on the remaining 897."""
+        """Digits, 10 times: fitted to 500, set on 400 others, tried on the remaining 897."""
         digits = load_digits()
         x = torch.from_numpy(digits.data).float() / 16
         y = torch.from_numpy(digits.target).long()
-        fresh, fitted = [], []
-        for trial in range(20):
+        fresh, seen = [], []
+        for trial in range(10):
             order = torch.randperm(len(x), generator=torch.Generator().manual_seed(trial))
             train, held_out, new = order[:500], order[500:900], order[900:]
-            head = DistanceHead(64, 10, metric="low-rank", rank=4).fit_prototypes(
-                x[train], y[train]
-            )
-            for rates, part in ((fresh, held_out), (fitted, train)):
+            head = DistanceHead(64, 10, metric="low-rank", rank=4)
+            head.fit_prototypes(x[train], y[train])
+            for rates, part in ((fresh, held_out), (seen, train)):
                 head.set_reject(x[part], 0.1, per_class=per_class)
                 rates.append((head.predict(x[new]) == -1).double().mean().item())
         # No more than the rate on average; a little less, as few samples are rounded up.
-        assert np.mean(fresh) < 0.1 + 3 * np.std(fresh) / 20**0.5
+        assert np.mean(fresh) < 0.1 + 3 * np.std(fresh) / 10**0.5
         assert np.mean(fresh) > (0.06 if per_class else 0.09)
-        assert np.mean(fitted) > 0.13, "samples it was fitted to are nearer: more are rejected"
+        assert np.mean(seen) > 0.13, "samples it was fitted to are nearer: more are rejected"
 
-    def test_overall(self, choice, dtype):
-        x, y = data(samples=300, dtype=dtype)
-        head = DistanceHead(4, 3, dtype=dtype, **choice).fit_prototypes(x, y)
+    def test_assess_with_one_threshold(self, choice, logits, dtype):
+        head, x, _ = fitted(choice, 300, dtype, logits=logits)
         threshold = head.set_reject(x, 0.1)
         assert threshold.shape == (3,)
         assert len(threshold.unique()) == 1
-        found = head.predict(x)
-        assert int((found == -1).sum()) == 300 - math.ceil(301 * 0.9)
-        kept = found != -1
-        assert torch.equal(found[kept], head(x).argmax(1)[kept])
         assert float(head.reject_rate) == pytest.approx(0.1)
+        found = head.assess(x)
+        assert isinstance(found, Prediction)
+        assert int(found.rejected.sum()) == 300 - math.ceil(301 * 0.9)
+        assert torch.equal(found.nearest, head(x).argmax(1))
+        assert torch.equal(found.score, head.distances(x).min(1).values)
+        assert torch.equal(found.distances, head.distances(x))
+        assert torch.equal(found.rejected, found.score > head.threshold[0])
+        assert torch.equal(found.labels, torch.where(found.rejected, -1, found.nearest))
+        assert torch.equal(found.labels, head.predict(x))
+        assert not found.distances.requires_grad
 
     def test_per_class(self, choice):
-        x, y = data(samples=300)
-        head = DistanceHead(4, 3, dtype=torch.float64, **choice).fit_prototypes(x, y)
+        head, x, _ = fitted(choice, 300)
         threshold = head.set_reject(x, 0.2, per_class=True)
         nearest = head.distances(x).argmin(1)
         labels = head.predict(x)
@@ -327,141 +279,69 @@ class TestReject:
             assert rejected == own - math.ceil(round((own + 1) * 0.8, 9))
         assert len(threshold.unique()) == 3
 
-    @pytest.mark.parametrize("logits", LOGITS)
-    def test_assess(self, choice, logits):
-        x, y = data(samples=300)
-        head = DistanceHead(4, 3, dtype=torch.float64, logits=logits, **choice)
-        head.fit_prototypes(x, y).set_reject(x, 0.1)
-        found = head.assess(x)
-        assert isinstance(found, Prediction)
-        assert torch.equal(found.labels, head.predict(x))
-        assert torch.equal(found.nearest, head(x).argmax(1))
-        assert torch.equal(found.score, head.ood_score(x))
-        assert torch.equal(found.distances, head.distances(x))
-        assert torch.equal(found.rejected, found.score > head.threshold[0])
-        assert torch.equal(found.labels, torch.where(found.rejected, -1, found.nearest))
-        assert not found.distances.requires_grad
-
     def test_at_the_threshold_a_sample_is_kept(self):
         head = DistanceHead(1, 1)
-        head.load_state_dict(
-            {
-                "distance.mu": torch.zeros(1, 1),
-                "distance.alpha": torch.ones(1, 1),
-                "temperature": torch.tensor(1.0),
-                "threshold": torch.tensor([2.0]),
-                "reject_rate": torch.tensor(0.1),
-            }
-        )
+        with torch.no_grad():
+            head.prototypes.zero_()
+        head.threshold.fill_(2.0)
         assert head.predict(torch.tensor([[2.0], [2.5], [-2.0]])).tolist() == [0, -1, 0]
 
-    def test_parameters_that_became_nan_reject_everything(self):
-        x, y = data()
-        head = DistanceHead(4, 3, dtype=torch.float64).fit_prototypes(x, y)
+    def test_no_class_is_nearest_to_what_cannot_be_measured(self):
+        head, x, _ = fitted({})
         head.set_reject(x, 0.1)
         with torch.no_grad():
             head.prototypes.fill_(math.nan)
-        assert head.predict(x).tolist() == [-1] * 90
+        assert head.predict(x).tolist() == head.assess(x).nearest.tolist() == [-1] * 90
 
     def test_score_is_the_smallest_distance_and_has_gradients(self, choice):
-        head, x = made(choice), draw((6, 4), 9).requires_grad_()
-        score = head.ood_score(x)
+        head, x, _ = fitted(choice)
+        score = head.ood_score(x.requires_grad_())
         torch.testing.assert_close(score, head.distances(x).min(1).values)
         score.sum().backward()
         assert bool((x.grad != 0).any())
 
-    @pytest.mark.parametrize("logits", LOGITS)
     def test_normalised_responsibilities_cannot_reject(self, choice, logits):
         """Far from every class the softmax is as sure as among the samples; the distance is not."""
-        x, y = data(samples=300)
-        head = DistanceHead(4, 3, dtype=torch.float64, logits=logits, **choice)
-        head.fit_prototypes(x, y)
+        head, x, _ = fitted(choice, 300, logits=logits)
         head.set_reject(x, 0.05)
         away = x.mean(0) + 1000 * functional.normalize(draw((50, 4), 7), dim=1)
         usual, far = (head(points).softmax(1).amax(1) for points in (x, away))
         assert far.max() > usual.median()
-        if logits != "distance":  # the farther, the surer
-            assert far.median() > 0.999
+        assert logits == "distance" or far.median() > 0.999, "the farther, the surer"
         assert bool((head.ood_score(away) > head.ood_score(x).max()).all())
         assert head.predict(away).tolist() == [-1] * 50
 
 
 class TestModule:
-    def fitted(self, choice, dtype=torch.float64):
-        x, y = data(samples=300, dtype=dtype, apart=0.7)
-        head = DistanceHead(4, 3, dtype=dtype, **choice).fit_prototypes(x, y)
-        head.calibrate(x, y)
-        head.set_reject(x, 0.1, per_class=True)
-        return head, x
-
-    def test_state_comes_back_whole(self, choice, dtype):
-        head, x = self.fitted(choice, dtype)
-        file = io.BytesIO()
-        torch.save(head.state_dict(), file)
-        file.seek(0)
-        other = DistanceHead(4, 3, dtype=dtype, **choice)
-        other.load_state_dict(torch.load(file, weights_only=True))
-        for one in (other, copy.deepcopy(head)):
-            assert torch.equal(one(x), head(x))
-            assert torch.equal(one.predict(x), head.predict(x))
-            assert repr(one) == repr(head)
-        assert {"temperature", "threshold", "reject_rate"} <= head.state_dict().keys()
-
     def test_a_head_without_a_threshold_stays_one(self, choice):
-        head, other = made(choice), made(choice)
-        head.set_reject(draw((50, 4), 0), 0.1)
-        head.load_state_dict(other.state_dict())
-        with pytest.raises(ValueError, match="set_reject"):
-            head.predict(draw((5, 4), 0))
+        head, x, _ = fitted(choice)
+        fresh = copy.deepcopy(head.state_dict())
+        head.set_reject(x, 0.1)
+        head.load_state_dict(fresh)
+        refuses(r"this head has no reject threshold; call set_reject", head.predict, x)
 
     def test_repr(self):
-        assert "(inputs=4, classes=3, metric='euclidean', logits='distance'" in repr(
-            DistanceHead(4, 3)
-        ).replace("\n  ", "")
-        head, _ = self.fitted({"metric": "low-rank", "rank": 2})
-        said = head.extra_repr()
-        assert said.startswith("inputs=4, classes=3, metric='low-rank', rank=2, logits='distance'")
-        assert f"temperature={float(head.temperature):.4g}, reject_rate=0.1" in said
-        DistanceHead(4, 3, device="meta").extra_repr()
+        printed = DistanceHead(4, 3).extra_repr()
+        assert printed == "inputs=4, classes=3, metric='euclidean', logits='distance'"
+        head, x, y = fitted({"metric": "low-rank", "rank": 2}, apart=0.7)
+        head.calibrate(x, y)
+        head.set_reject(x, 0.1)
+        printed = head.extra_repr()
+        assert printed.startswith("inputs=4, classes=3, metric='low-rank', rank=2, logits='dist")
+        assert f"temperature={float(head.temperature):.4g}, reject_rate=0.1" in printed
 
     @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
-    def test_half_precision(self, choice, half):
-        head, x = self.fitted(choice, torch.float32)
-        out, wanted = copy.deepcopy(head).to(half)(x.to(half)), head(x)
-        assert out.dtype == half
-        torch.testing.assert_close(out.float(), wanted, rtol=0.1, atol=0.1)
+    def test_half_precision_predicts_the_same(self, choice, half):
+        head, x, y = fitted(choice, 300, torch.float32, apart=0.7)
+        head.calibrate(x, y)
+        head.set_reject(x, 0.1, per_class=True)
         low = copy.deepcopy(head).to(half)
         assert (low.predict(x.to(half)) == head.predict(x)).float().mean() > 0.9
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            torch.testing.assert_close(head(x), wanted, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's
-    @pytest.mark.parametrize("logits", LOGITS)
-    def test_compiled_by_torch(self, choice, logits):
-        torch.compiler.reset()  # there is a limit to how many heads are compiled in one process
-        head, x = made(choice, logits=logits), draw((5, 4), 0)
-        compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
-        torch.testing.assert_close(compiled(x), head(x))
-        wanted = [p for p in head.parameters() if p.requires_grad]
-        weights = draw((5, 3), 7)
-        torch.testing.assert_close(
-            torch.autograd.grad((weights * compiled(x)).sum(), wanted),
-            torch.autograd.grad((weights * head(x)).sum(), wanted),
-        )
-
-    def test_more_axes_than_one(self, choice):
-        head, x = made(choice), draw((2, 5, 4), 0)
-        torch.testing.assert_close(head(x)[1], head(x[1]))
-
-    def test_forward_changes_no_buffer(self, choice):
-        """So that replicas of it on several devices stay the same."""
-        head, x = self.fitted(choice)
-        before = {name: b.clone() for name, b in head.named_buffers()}
-        head(x)
-        head.predict(x)
-        assert all(torch.equal(before[name], b) for name, b in head.named_buffers())
-
-    @pytest.mark.parametrize("logits", LOGITS)
+    @pytest.mark.parametrize(
+        ("choice", "logits"),
+        [*((c, "density") for c in METRICS), *((METRICS[0], k) for k in LOGITS)],
+    )
     def test_it_trains_behind_a_backbone(self, choice, logits):
         x, y = data(samples=150, dtype=torch.float32, apart=1.0)
         with torch.random.fork_rng():
@@ -477,31 +357,35 @@ class TestModule:
             optimiser.step()
         assert loss.item() < 0.6 * first
 
+    def test_distances_can_be_mapped_over_heads(self):
+        head, x = DistanceHead(4, 3), draw((5, 2, 4), 0, torch.float32)
+        mapped = torch.func.vmap(head.distances)(x)
+        torch.testing.assert_close(mapped, head.distances(x))
+
+    def test_no_samples_are_no_answers(self, choice):
+        head, x, _ = fitted(choice)
+        head.set_reject(x, 0.1)
+        assert [len(part) for part in head.assess(x[:0])] == [0] * 4
+        assert len(head.predict(x[:0])) == len(head.ood_score(x[:0])) == 0
+
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
-@pytest.mark.parametrize("logits", ["distance", "squared", "density"])
-@pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
 class TestUnits:
     """Features in other units, whose squares float32 cannot hold."""
 
     def test_do_not_matter_to_a_head_that_is_fitted(self, choice, scale, logits):
-        x, y = data()
-        x = x.float()
-        plain = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x, y)
-        scaled = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x * scale, y)
-        torch.testing.assert_close(
-            scaled.distances(x * scale), plain.distances(x), rtol=1e-3, atol=1e-4
-        )
-        torch.testing.assert_close(scaled._measure(x * scale), scaled.distances(x * scale))
+        plain, x, y = fitted(choice, dtype=torch.float32, logits=logits)
+        scaled = copy.deepcopy(plain).fit_prototypes(x * scale, y)
+        wanted = plain.distances(x)
+        torch.testing.assert_close(scaled.distances(x * scale), wanted, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(scaled.distance(x * scale), scaled.distances(x * scale))
         plain.set_reject(x, 0.1)
         scaled.set_reject(x * scale, 0.1)
         assert torch.equal(plain.assess(x).nearest, scaled.assess(x * scale).nearest)
 
     def test_of_samples_far_beyond_all_classes(self, choice, scale, logits):
         """Distances are numbers where their squares are none, and the nearest is the nearest."""
-        x, y = data()
-        x = x.float()
-        head = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x, y)
+        head, x, _ = fitted(choice, dtype=torch.float32, logits=logits)
         head.set_reject(x, 0.1)
         far = max(scale, 1 / scale) * torch.tensor([[1.0, 2.0, 3.0, 4.0]])
         found = head.assess(far)
@@ -511,16 +395,203 @@ class TestUnits:
         assert bool(found.distances.isfinite().all())
 
 
-def test_distances_can_be_mapped_over_heads():
-    head = DistanceHead(4, 3)
-    x = draw((5, 2, 4), 0, torch.float32)
-    mapped = torch.func.vmap(head.distances)(x)
-    torch.testing.assert_close(mapped, head.distances(x))
+class TestArrays:
+    def test_are_taken_as_tensors_are(self, choice):
+        x, y = data(60, dtype=torch.float32, apart=0.7)
+        one, other = (DistanceHead(4, 3, **choice) for _ in range(2))
+        one.fit_prototypes(x, y)
+        other.fit_prototypes(x.numpy(), y.numpy())
+        one.calibrate(x, y)
+        other.calibrate(x.double().numpy(), y.numpy().astype(np.uint8))
+        one.set_reject(x, 0.1)
+        other.set_reject(x.double().numpy(), 0.1)
+        torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()))
+        for method in ("predict", "ood_score", "distances"):
+            found, wanted = getattr(one, method)(x.double().numpy()), getattr(one, method)(x)
+            torch.testing.assert_close(found, wanted)
 
 
-def test_no_class_is_nearest_to_what_cannot_be_measured():
-    head = DistanceHead(4, 3).fit_prototypes(*data())
-    head.set_reject(data()[0].float(), 0.1)
-    with torch.no_grad():
-        head.prototypes.fill_(math.nan)
-    assert head.assess(torch.zeros(2, 4)).nearest.tolist() == [-1, -1]
+X, Y = data(60, dtype=torch.float32, apart=0.3)
+SAME_2 = torch.where((Y == 2)[:, None], 7.0, X)
+NO_CLASS_1, ONE_OF_1 = (Y != 1), (Y != 1) | (torch.arange(60) == 1)
+CLASS_1 = "class 1 of 3 has"
+SHAPE = r"DistanceHead of 4 inputs was given features of shape \(60, 5\); give \[N, 4\]"
+SETTING = {
+    "fit_prototypes": lambda head, x: head.fit_prototypes(x, torch.arange(len(x)) % 3),
+    "calibrate": lambda head, x: head.calibrate(x, torch.arange(len(x)) % 3),
+    "set_reject": lambda head, x: head.set_reject(x, 0.1),
+}
+USING = {
+    "predict": lambda head, x: head.predict(x),
+    "assess": lambda head, x: head.assess(x),
+    "ood_score": lambda head, x: head.ood_score(x),
+}
+WITH_LABELS = {
+    "fit_prototypes": lambda head, y: head.fit_prototypes(X, y),
+    "calibrate": lambda head, y: head.calibrate(X, y),
+}
+
+
+class TestRefusals:
+    """One line that says what to do, and nothing changed by it."""
+
+    @pytest.fixture
+    def head(self, choice):
+        """A head with everything set, so that whatever is touched by an error shows."""
+        head = DistanceHead(4, 3, **choice).fit_prototypes(X, Y)
+        head.calibrate(X, Y)
+        head.set_reject(X, 0.1)
+        return head
+
+    def refuses(self, message, call, head, *arguments, error=InputError):
+        before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+        refuses(message, call, head, *arguments, error=error)
+        after = dict(head.state_dict())
+        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda h: h.fit_prototypes(X[NO_CLASS_1], Y[NO_CLASS_1]), f"{CLASS_1} no samples, "),
+            (lambda h: h.fit_prototypes(X[ONE_OF_1], Y[ONE_OF_1]), f"{CLASS_1} 1 sample, wanted"),
+            (lambda h: h.fit_prototypes(X[Y != 2], Y[Y != 2]), "class 2 of 3 has no samples"),
+            (lambda h: h.fit_prototypes(X * 0, Y), "class 0 has 20 samples that are all the same"),
+            (lambda h: h.fit_prototypes(SAME_2, Y, ridge=0.1), "class 2 has 20 samples that are"),
+            (lambda h: h.calibrate(h.prototypes.detach(), torch.arange(3)), "all 3 samples are ri"),
+            (lambda h: h.calibrate(X, h(X).argmin(1)), "the labels of 60 samples .* train first$"),
+            (lambda h: h.set_reject(X, 0.01), "a reject rate of 0.01 .* 60 samples; .* least 99"),
+            (
+                lambda h: h.set_reject(X, 0.02, per_class=True),
+                "a reject rate of 0.02 .* nearest to",
+            ),
+            (lambda h: h.set_reject(X[:0], 0.02), "DistanceHead of 4 inputs was given features"),
+        ],
+    )
+    def test_of_any_head(self, head, call, message):
+        self.refuses(message, call, head)
+
+    @pytest.mark.parametrize("option", ["ridge", "shrinkage"])
+    @pytest.mark.parametrize("value", [-0.1, math.nan, None, "oas"])
+    def test_ridge_and_shrinkage(self, head, option, value):
+        self.refuses(f".*{option} is", lambda h: h.fit_prototypes(X, Y, **{option: value}), head)
+
+    @pytest.mark.parametrize("rate", [0, 1.0, -0.1, 5, math.nan, True, "0.1", None])
+    def test_rates(self, head, rate):
+        message = f"reject rate is {rate!r}, wanted a number between 0 and 1"
+        self.refuses(message, lambda h: h.set_reject(X, rate), head)
+
+    def test_a_class_that_nothing_is_nearest_to(self, head):
+        x, _ = data(300, dtype=torch.float32)
+        near = x[head.distances(x).argmin(1) != 1]
+        message = "a reject rate of 0.5 cannot be set from 0 samples nearest to class"
+        self.refuses(message, lambda h: h.set_reject(near, 0.5, per_class=True), head)
+
+    @pytest.mark.parametrize("call", WITH_LABELS.values(), ids=WITH_LABELS)
+    @pytest.mark.parametrize(
+        ("y", "message"),
+        [
+            (Y + 1, "label 3 is not one of the classes; labels are from 0 to 2"),
+            (Y - 1, "label -1 is not one of the classes"),
+            (Y.float(), "labels are float32, wanted a tensor of whole"),
+            (Y.tolist(), "labels are list, wanted a tensor of whole"),
+            (Y[1:], r"labels have shape \(59,\) for 60 samples; give one label per sample"),
+            (Y[:, None], r"labels have shape \(60, 1\) for 60 samples"),
+            (Y.double().numpy(), "labels are an array of float64, wanted whole numbers"),
+            (np.full(60, 2**63, dtype=np.uint64), "labels have 9223372036854775808, wanted"),
+        ],
+    )
+    def test_labels(self, call, y, message):
+        self.refuses(message, call, DistanceHead(4, 3), y)
+
+    @pytest.mark.parametrize("call", (SETTING | USING).values(), ids=SETTING | USING)
+    @pytest.mark.parametrize(
+        ("x", "message"),
+        [
+            (torch.zeros(60, 5), SHAPE),
+            (torch.zeros(4), "DistanceHead of 4 inputs was given features of shape"),
+            (torch.zeros(2, 3, 4), r"DistanceHead of .*, as by features.flatten\(0, -2\)$"),
+            (torch.where(X[7, 2] == X, torch.nan, X), r"features has 1 value.* first at \[7, 2\]"),
+            (torch.where(X[7, 2] == X, torch.inf, X), r"features has 1 value.* first at \[7, 2\]"),
+            (X.long(), "features are a tensor of int64"),
+            (X.tolist(), "features are a list"),
+            (np.full((2, 4), np.nan), r"features has 8 value\(s\) of 8 that are NaN"),
+            (np.zeros((2, 3)), r"DistanceHead of 4 inputs was given features of shape \(2, 3\)"),
+            (np.zeros((2, 4), dtype=complex), "features is an array of complex128, wanted real"),
+            (np.array([["a"] * 4]), "features is an array of <U1, wanted real"),
+        ],
+    )
+    def test_features(self, call, x, message):
+        head = DistanceHead(4, 3).fit_prototypes(X, Y)
+        head.set_reject(X, 0.1)
+        self.refuses(message, call, head, x)
+
+    @pytest.mark.parametrize("call", USING.values(), ids=USING)
+    def test_features_beyond_float32(self, call):
+        head, x = fitted({}, dtype=torch.float32)[0], np.full((2, 4), 1e60)
+        head.set_reject(X, 0.1)
+        self.refuses("features has values too large for float32; scale them", call, head, x)
+
+    @pytest.mark.parametrize("call", SETTING.values(), ids=SETTING)
+    def test_of_no_samples_nothing_can_be_learned(self, call):
+        head = DistanceHead(4, 3)
+        self.refuses(r"DistanceHead .* give \[N, 4\] with N at least 1$", call, head, X[:0])
+
+    def test_one_constant_input(self):
+        x = X.clone()
+        x[:, 1] = 5.0
+        head = DistanceHead(4, 3, metric="diagonal")
+        message = "the ellipsoids of the classes: .* has no spread along input 1; .* ridge=1e-6"
+        self.refuses(message, lambda h: h.fit_prototypes(x, Y), head, error=SingularCovarianceError)
+        head.fit_prototypes(x, Y, ridge=1e-3)
+        for choice in ({}, METRICS[2], {"metric": "shared", "rank": 2}):
+            DistanceHead(4, 3, **choice).fit_prototypes(x, Y)
+
+    def test_more_axes_than_the_data_have(self):
+        head = DistanceHead(4, 3, metric="low-rank", rank=3)
+        message = "the ellipsoids of the classes: .* rank 3 is more than the 1 of 4"
+        self.refuses(message, lambda h: h.fit_prototypes(X[:6], Y[:6]), head)
+
+    # Spreads of 1e-7 are held by their logarithm where there are ellipsoids.
+    @pytest.mark.parametrize(
+        ("choice", "scale"), [*((c, 1e7) for c in METRICS), *((c, 1e-7) for c in METRICS[:2])]
+    )
+    def test_spreads_that_half_precision_cannot_hold(self, choice, scale):
+        head = DistanceHead(4, 3, dtype=torch.float16, **choice)
+        message = "the spreads or means of these features are too small or too large for float16"
+        self.refuses(message, lambda h: h.fit_prototypes(scale * X, Y), head)
+
+    def test_distances_that_overflow(self):
+        head = DistanceHead(4, 3, metric="diagonal", dtype=torch.float64)
+        far = torch.full((30, 4), 1e250, dtype=torch.float64)
+        for method in ("set_reject", "calibrate"):
+            self.refuses(r"distances has 90 value\(s\) of 90", SETTING[method], head, far)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"metric": "cosine"}, "unknown metric 'cosine' of DistanceHead; known: euclidean, di"),
+            ({"logits": "softmax"}, "unknown logits 'softmax' of DistanceHead; known: distance, "),
+            ({"metric": "low-rank"}, "metric 'low-rank' needs a rank; give one from 1 to 4$"),
+            ({"metric": "shared"}, "metric 'shared' needs a rank; give one from 1 to 4$"),
+            ({"metric": "low-rank", "rank": 5}, "Mahalanobis of rank 5 on 4 inputs; give a rank"),
+            ({"rank": 2}, "metric 'euclidean' takes no rank or remainder; leave them out, or take"),
+        ],
+    )
+    def test_arguments(self, options, message):
+        refuses(message, DistanceHead, 4, 3, **options)
+
+
+@pytest.mark.slow
+def test_the_page_prints_what_it_says(capsys):
+    page = PAGE.read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    exec(compile(code, "heads.md", "exec"), {})
+    said = "".join(re.findall(r"```text\n(.*?)```", page, re.S)).splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(said) == 6
+    for shown, wanted in zip(printed, said, strict=True):
+        # The words to the letter; the figures as far as other processors round them.
+        assert re.sub(r"[\d.]+", "#", shown) == re.sub(r"[\d.]+", "#", wanted)
+        trained = wanted.startswith("compactness")
+        for got, want in zip(*(re.findall(r"[\d.]+", t) for t in (shown, wanted)), strict=True):
+            assert float(got) == pytest.approx(float(want), abs=8 if trained else 0.5)

@@ -1,20 +1,15 @@
-"""Abs, Neg and Norm: the laws that define them, and their derivatives where they are delicate."""
+"""Layers that measure along one direction, where they are delicate."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modules import DTYPES, abs_relu, draw, made, point_slope, refuses
 from torch import nn
 
-from mahalens.nn import Abs, Neg, Norm, md_relu
+from mahalens.nn import Abs, AbsReLU, Chain, Neg, Norm, PointSlope, md_relu
 
-DTYPES = [torch.float32, torch.float64]
-SHAPES = [(4,), (5, 3), (2, 5, 3), (7, 1), (0, 3)]
-
-
-def points(shape, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+finite = st.floats(-1e3, 1e3).map(lambda v: 0.0 if abs(v) < 1e-3 else v)
 
 
 @pytest.fixture(params=DTYPES, ids=str)
@@ -22,92 +17,33 @@ def dtype(request):
     return request.param
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-class TestLaws:
-    def test_abs(self, shape, dtype):
-        x = points(shape, dtype)
-        assert torch.equal(Abs()(x), torch.maximum(x, -x))
+class TestNorm:
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=6), st.floats(1e-2, 1e2))
+    def test_is_a_norm(self, pairs, factor):
+        a, b = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+        norm = Norm()
+        assert norm(a) >= 0
+        assert (norm(a) == 0) == bool((a == 0).all())
+        assert torch.equal(norm(a), norm(Abs()(a)))
+        assert torch.equal(norm(a), norm(Neg()(a)))
+        torch.testing.assert_close(norm(factor * a), factor * norm(a))
+        assert norm(a + b) <= (norm(a) + norm(b)) * (1 + 1e-12)
 
-    def test_neg(self, shape, dtype):
-        x = points(shape, dtype)
-        assert torch.equal(Neg()(x) + x, torch.zeros_like(x))
-        assert torch.equal(Neg()(Neg()(x)), x)
-
-    def test_norm_is_the_vector_norm(self, shape, dtype):
-        x = points(shape, dtype)
-        torch.testing.assert_close(Norm()(x), torch.linalg.vector_norm(x, dim=-1))
-
-    def test_norm_drops_the_last_axis_and_keeps_the_dtype(self, shape, dtype):
-        out = Norm()(points(shape, dtype))
-        assert out.shape == shape[:-1]
-        assert out.dtype == dtype
-
-    def test_norm_of_one_unit_is_abs(self, shape, dtype):
-        x = points((*shape, 1), dtype)
-        torch.testing.assert_close(Norm()(x), Abs()(x).squeeze(-1))
-
-    def test_norm_ignores_signs(self, shape, dtype):
-        x = points(shape, dtype)
-        assert torch.equal(Norm()(x), Norm()(Abs()(x)))
-        assert torch.equal(Norm()(x), Norm()(Neg()(x)))
-
-
-finite = st.floats(-1e3, 1e3).map(lambda v: 0.0 if abs(v) < 1e-3 else v)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=6), st.floats(1e-2, 1e2))
-def test_norm_is_a_norm(pairs, factor):
-    a, b = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
-    norm = Norm()
-    assert norm(a) >= 0
-    assert (norm(a) == 0) == bool((a == 0).all())
-    torch.testing.assert_close(norm(factor * a), factor * norm(a))
-    assert norm(a + b) <= (norm(a) + norm(b)) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_finite_is_not_hidden(bad, dtype):
-    x = torch.tensor([[1.0, bad], [3.0, 4.0]], dtype=dtype)
-    wanted = torch.linalg.vector_norm(x, dim=-1)
-    torch.testing.assert_close(Norm()(x), wanted, equal_nan=True)
-    torch.testing.assert_close(Abs()(x), x.abs(), equal_nan=True)
-
-
-class TestDerivatives:
-    @pytest.mark.parametrize("module", [Abs(), Neg(), Norm()], ids=str)
-    @pytest.mark.parametrize("shape", [(4,), (5, 3), (2, 2, 3)], ids=str)
-    def test_gradcheck_away_from_zero(self, module, shape):
-        x = points(shape)
-        x = (x + x.sign()).requires_grad_()  # no entry nearer to 0 than 1
-        assert torch.autograd.gradcheck(module, (x,))
-        assert torch.autograd.gradgradcheck(module, (x,))
-
-    def test_gradcheck_of_norm_with_some_entries_zero(self):
+    def test_gradcheck_with_some_entries_zero(self):
         x = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, -1.0]], dtype=torch.float64)
         assert torch.autograd.gradcheck(Norm(), (x.requires_grad_(),))
         assert torch.autograd.gradgradcheck(Norm(), (x,))
 
-    def test_gradient_of_norm_is_the_direction(self, dtype):
-        x = points((6, 3), dtype).requires_grad_()
-        Norm()(x).sum().backward()
-        torch.testing.assert_close(x.grad, (x / x.norm(dim=-1, keepdim=True)).detach())
-
-    def test_gradient_of_norm_at_zero_is_exactly_zero(self, dtype):
+    def test_at_zero_all_derivatives_are_exactly_zero(self, dtype):
         x = torch.zeros(3, 4, dtype=dtype, requires_grad=True)
         out = Norm()(x)
-        out.sum().backward()
-        assert torch.equal(out, torch.zeros(3, dtype=dtype))
-        assert torch.equal(x.grad, torch.zeros(3, 4, dtype=dtype))
-
-    def test_second_derivative_of_norm_at_zero_is_exactly_zero(self, dtype):
-        second = torch.func.jacrev(torch.func.jacrev(lambda x: Norm()(x).sum()))
-        hessian = second(torch.zeros(2, 3, dtype=dtype))
-        assert torch.equal(hessian, torch.zeros(2, 3, 2, 3, dtype=dtype))
-        x = torch.zeros(3, dtype=dtype, requires_grad=True)
-        (first,) = torch.autograd.grad(Norm()(x), x, create_graph=True)
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), x)
-        assert torch.equal(second, torch.zeros(3, dtype=dtype))
+        for found in (out, first, second):
+            assert torch.equal(found, torch.zeros_like(found))
+        hessian = torch.func.jacrev(torch.func.jacrev(lambda x: Norm()(x).sum()))(x.detach())
+        assert torch.equal(hessian, torch.zeros_like(hessian))
 
     @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own
     def test_forward_mode_at_zero_is_exactly_zero(self, dtype):
@@ -116,17 +52,12 @@ class TestDerivatives:
         assert torch.equal(slope, torch.zeros((), dtype=dtype))
 
     def test_a_zero_row_leaves_the_gradient_of_the_others_alone(self, dtype):
-        x = points((3, 2), dtype)
+        x = draw((3, 2), 0, dtype)
         x[1] = 0
         x.requires_grad_()
         Norm()(x).sum().backward()
         torch.testing.assert_close(x.grad[0], (x[0] / x[0].norm()).detach())
         assert torch.equal(x.grad[1], torch.zeros(2, dtype=dtype))
-
-    def test_slope_of_abs_at_zero_is_zero(self, dtype):
-        x = torch.zeros(2, dtype=dtype, requires_grad=True)
-        Abs()(x).sum().backward()
-        assert torch.equal(x.grad, torch.zeros(2, dtype=dtype))
 
 
 class TestSampleWithEveryUnitOff:
@@ -146,24 +77,17 @@ class TestSampleWithEveryUnitOff:
         (hidden.square().sum(-1).sqrt() - 1).square().mean().backward()
         assert bool(hidden.grad[0].isnan().all())
 
-    def test_backward_through_md_relu_is_finite(self, dtype):
-        model, x = self.model_and_inputs(dtype)
-        x.requires_grad_()
-        out = model(x)
-        assert out[0] == 0
-        (out - 1).square().mean().backward()
-        for tensor in (x, *model.parameters()):
-            assert bool(tensor.grad.isfinite().all())
-        assert torch.equal(x.grad[0], torch.zeros(2, dtype=dtype))
-
     def test_its_gradient_is_that_of_the_other_samples(self, dtype):
         model, x = self.model_and_inputs(dtype)
+        x.requires_grad_()
         whole, rest = model(x), model(x[1:])
+        assert whole[0] == 0
         parameters = list(model.parameters())
-        with_it = torch.autograd.grad((whole - 1).square().sum(), parameters)
+        *with_it, at_x = torch.autograd.grad((whole - 1).square().sum(), [*parameters, x])
         without = torch.autograd.grad((rest - 1).square().sum(), parameters)
         for a, b in zip(with_it, without, strict=True):
             torch.testing.assert_close(a, b)
+        assert torch.equal(at_x[0], torch.zeros(2, dtype=dtype))
 
     def test_training_goes_on(self, dtype):
         model, x = self.model_and_inputs(dtype)
@@ -175,10 +99,113 @@ class TestSampleWithEveryUnitOff:
         assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-@pytest.mark.parametrize("module", [Abs(), Neg(), Norm()], ids=str)
-def test_ordinary_modules(module):
-    assert module.state_dict() == {}
-    x = points((5, 3))
-    torch.testing.assert_close(nn.Sequential(nn.Identity(), module)(x), module(x))
-    assert type(module)() is not module
-    assert repr(module) == f"{type(module).__name__}()"
+MASK = [True, False, True]
+
+
+class TestAbsReLU:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize(
+        ("shape", "dim"), [((4, 3, 6), -2), ((3, 6), -2), ((2, 3, 4, 3), -3), ((2, 3, 2, 3, 4), -4)]
+    )
+    def test_units_along_another_axis(self, shape, dim, dtype):
+        x = draw(shape, 0, dtype)
+        wanted = abs_relu(x.movedim(dim, -1), {"absolute": torch.tensor(MASK)}).movedim(-1, dim)
+        assert torch.equal(AbsReLU(MASK, dim=dim)(x), wanted)
+
+    def test_all_or_none(self):
+        x = draw((7, 3))
+        assert torch.equal(AbsReLU([True] * 3)(x), Abs()(x))
+        assert torch.equal(AbsReLU([False] * 3)(x), nn.ReLU()(x))
+
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(st.booleans(), st.floats(-1e6, 1e6)), min_size=1, max_size=6))
+    def test_it_stands_for_a_pair_of_mirrored_units(self, units):
+        mask, values = zip(*units, strict=True)
+        z = torch.tensor(values, dtype=torch.float64)
+        with_mirrors = z.relu() + torch.tensor(mask) * (-z).relu()
+        assert torch.equal(AbsReLU(mask)(z), with_mirrors)
+
+    def test_slopes(self):
+        x = torch.tensor([[-2.0, -2.0, 0.0], [2.0, 2.0, 3.0], [0.0, 0.0, -1.0]], requires_grad=True)
+        AbsReLU(MASK)(x).sum().backward()
+        assert x.grad.tolist() == [[-1, 0, 0], [1, 1, 1], [0, 0, -1]]
+
+    def test_the_mask_is_a_buffer_of_its_own(self):
+        mask = torch.tensor(MASK)
+        layer = AbsReLU(mask, dim=-3)
+        mask[:] = False
+        assert list(layer.state_dict()) == ["absolute"]
+        assert layer.to(torch.float64).absolute.tolist() == MASK
+        assert repr(layer) == "AbsReLU(absolute=2, relu=1, dim=-3)"
+
+    @pytest.mark.parametrize("mask", [[], [1, 0], [[True]], True, torch.zeros(3)])
+    def test_masks_that_are_none(self, mask):
+        refuses("AbsReLU was given .*; give true or false for each unit$", AbsReLU, mask)
+
+    def test_an_axis_from_the_front(self):
+        refuses("AbsReLU with dim 1; count it from the end", AbsReLU, MASK, dim=1)
+
+    @pytest.mark.parametrize(("shape", "dim"), [((4,), -1), ((), -1), ((3,), -2), ((3, 4), -1)])
+    def test_shapes(self, shape, dim):
+        layer = AbsReLU(MASK, dim=dim)
+        refuses("AbsReLU of 3 units along axis", layer, torch.zeros(shape))
+
+
+class TestPointSlope:
+    def test_is_the_linear_layer_whose_bias_puts_the_points_at_zero(self, dtype):
+        layer, x = made("PointSlope", dtype), draw((5, 4), 0, dtype)
+        twin = nn.Linear(4, 3, dtype=dtype)
+        with torch.no_grad():
+            twin.weight.copy_(layer.weight)
+            twin.bias.copy_(-(layer.weight * layer.point).sum(-1))
+        torch.testing.assert_close(layer(x), twin(x))
+        at_points = layer(layer.point).diagonal()
+        torch.testing.assert_close(at_points, torch.zeros(3, dtype=dtype))
+        one = made("PointSlope", dtype, units=1)
+        assert torch.equal(one(one.point), torch.zeros(1, 1, dtype=dtype))
+
+    def test_near_points_far_from_the_origin(self):
+        """In float32, with points at 10,000; the plain linear layer loses all but one digit."""
+        weight, point = draw((4, 3), 1, torch.float32), 1e4 + draw((4, 3), 0, torch.float32)
+        layer = PointSlope(3, 4)
+        layer.load_state_dict({"weight": weight, "point": point})
+        x = point + 0.1 * draw((4, 3), 2, torch.float32)
+        wanted = point_slope(x.double(), weight.double(), point.double())
+        scale = wanted.abs().max()
+        plain = x @ weight.T - (weight * point).sum(-1)
+        assert (layer(x) - wanted).abs().max() / scale < 1e-6
+        assert (plain - wanted).abs().max() / scale > 1e-4
+
+    def test_gradients_written_out(self):
+        """With s the sum of the output's gradient: that of the point is -s w."""
+        layer, x = made("PointSlope"), draw((5, 4))
+        grad = draw((5, 3), 3)
+        layer(x).backward(grad)
+        s = grad.sum(0)[:, None]
+        torch.testing.assert_close(layer.point.grad, -s * layer.weight.detach())
+        torch.testing.assert_close(layer.weight.grad, grad.T @ x - s * layer.point.detach())
+
+    def test_starting_values(self):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layer = PointSlope(200, 300)
+            torch.manual_seed(0)
+            twin = nn.Linear(200, 300)
+            first = layer.point.detach().clone()
+            with torch.no_grad():
+                layer.weight.zero_()
+            torch.manual_seed(0)
+            layer.reset_parameters()
+        assert torch.equal(layer.weight, twin.weight)
+        assert torch.equal(layer.point, first)
+        assert first.mean().abs() < 0.002
+        assert 0.099 < first.std() < 0.101
+
+    def test_a_chain_with_it_starts_as_its_linear_twin(self):
+        weights = []
+        with torch.random.fork_rng():
+            for text in ("Linear(7), Abs, Linear(4)", "Linear(7), Abs, PointSlope(4)"):
+                torch.manual_seed(5)
+                module = Chain.parse(text, inputs=3).build()
+                weights.append([p for name, p in module.named_parameters() if "weight" in name])
+        assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modules import DTYPES, HALVES, METRICS, draw, refuses
 from torch import nn
 from torch.nn import functional
 
-from mahalens.errors import InputError
 from mahalens.geometry import Gaussian
 from mahalens.nn import (
     DistanceHead,
@@ -22,12 +22,6 @@ from mahalens.nn import (
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orthogonality.py"
-DTYPES = [torch.float32, torch.float64]
-
-
-def draw(shape, seed, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def covariance_of(dim, seed=5):
@@ -112,23 +106,11 @@ class TestOrthogonality:
         torch.testing.assert_close(found.detach(), pair / 3)
         assert bool(weight.grad.isfinite().all())
 
-    def test_compiled_by_torch(self):
-        weight = draw((4, 3), 0)
-        compiled = torch.compile(orthogonality_penalty, backend="aot_eager", fullgraph=True)
-        torch.testing.assert_close(compiled(weight), orthogonality_penalty(weight))
-
-    def test_errors(self):
-        with pytest.raises(InputError, match=r"shape \(3,\); give the weight of a layer, \[K, D\]"):
-            orthogonality_penalty(torch.ones(3))
-        with pytest.raises(
-            InputError, match=r"^covariance has shape \(2, 2\) for rows of 3 inputs"
-        ):
-            orthogonality_penalty(torch.ones(4, 3), torch.eye(2))
-
 
 class TestEigenvectorsAreReadOffTheRows:
     """The Gaussian study's problem, trained from the same starts."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("seed", [0, 1, 4])
     def test_with_the_penalty_and_only_with_it(self, seed):
         train = runpy.run_path(str(EXAMPLE), run_name="example")["train"]
@@ -209,11 +191,6 @@ class TestVolume:
         elsewhere[:, 1] = -50.0  # nor any distance in spreads
         torch.testing.assert_close(volume_penalty(elsewhere, reach=reach), found.detach())
 
-    def test_compiled_by_torch(self):
-        z = draw((8, 3), 0)
-        compiled = torch.compile(volume_penalty, backend="aot_eager", fullgraph=True)
-        torch.testing.assert_close(compiled(z, reach=1.0), volume_penalty(z, reach=1.0))
-
     def trained(self, weight, bias, penalty, steps=300):
         layer = nn.Linear(3, len(weight), dtype=torch.float64)
         layer.load_state_dict({"weight": weight, "bias": bias})
@@ -243,33 +220,8 @@ class TestVolume:
         alive = self.trained(weight, bias, lambda z: volume_penalty(z, reach=1.0))
         assert 0.05 < (alive[:, 2] > 0).double().mean() < 0.95
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"spread": 0.0}, "spread is 0.0, wanted a number above 0"),
-            ({"spread": math.nan}, "spread is nan, wanted a number above 0"),
-            ({"reach": -1.0}, "reach is -1.0, wanted a number of at least 0, or None"),
-            ({"ridge": 0.0}, "ridge is 0.0, wanted a number between 0 and 1"),
-            ({"ridge": 1.0}, "ridge is 1.0, wanted a number between 0 and 1"),
-        ],
-    )
-    def test_options(self, options, message):
-        with pytest.raises(InputError, match=f"^{message}$"):
-            volume_penalty(draw((8, 3), 0), **options)
 
-    @pytest.mark.parametrize("shape", [(3,), (1, 3), (0, 3), (4, 0)], ids=str)
-    def test_shape(self, shape):
-        with pytest.raises(InputError, match=r"^volume_penalty was given .* of shape .*; give "):
-            volume_penalty(torch.zeros(shape))
-
-    @pytest.mark.parametrize("given", [[[1.0, 2.0]], torch.ones(3, 2).long()], ids=["list", "int"])
-    def test_what_is_no_tensor_of_floats(self, given):
-        for penalty in (volume_penalty, orthogonality_penalty):
-            with pytest.raises(InputError, match=r"_penalty was given .*; give a tensor of floats"):
-                penalty(given)
-
-
-@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("half", HALVES, ids=str)
 @pytest.mark.parametrize("penalty", [orthogonality_penalty, volume_penalty])
 def test_half_precision_is_computed_in_float32(half, penalty):
     """Products of 64 numbers of the size of 100 are beyond float16."""
@@ -287,21 +239,14 @@ def test_half_precision_is_computed_in_float32(half, penalty):
 
 
 class TestCompactness:
-    CHOICES = (
-        {"metric": "euclidean"},
-        {"metric": "diagonal"},
-        {"metric": "low-rank", "rank": 2},
-        {"metric": "shared", "rank": 2},
-    )
-
-    @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c["metric"])
+    @pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
     def test_is_the_likelihood_of_the_own_class(self, choice, dtype):
         x, y = draw((30, 4), 0, dtype), torch.arange(30) % 3
         head = DistanceHead(4, 3, dtype=dtype, logits="density", **choice).fit_prototypes(x, y)
         want = -head(x)[torch.arange(30), y].mean()
         torch.testing.assert_close(compactness_penalty(head, x, y), want)
 
-    @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c["metric"])
+    @pytest.mark.parametrize("choice", METRICS, ids=lambda c: c["metric"])
     def test_gradcheck(self, choice):
         head = DistanceHead(4, 3, dtype=torch.float64, **choice)
         y = torch.arange(6) % 3
@@ -337,17 +282,56 @@ class TestCompactness:
             own[weight] = head.distances(x).gather(1, y[:, None]).mean()
         assert own[0.1] < 0.5 * own[0.0]
 
-    def test_labels(self):
-        head, x = DistanceHead(4, 3), torch.zeros(6, 4)
-        for y in (torch.zeros(5, dtype=torch.long), torch.zeros(6), torch.zeros(6, 1).long()):
-            with pytest.raises(InputError, match=r"^labels have shape .*; give one whole number"):
-                compactness_penalty(head, x, y)
-        with pytest.raises(InputError, match=r"^labels have type list for features of shape"):
-            compactness_penalty(head, x, [0] * 6)
-        for label in (3, -1):
-            with pytest.raises(InputError, match=r"^a label is not one of .* from 0 to 2$"):
-                compactness_penalty(head, x, torch.full((6,), label))
-        with pytest.raises(InputError, match=r"^compactness_penalty was given no samples"):
-            compactness_penalty(head, x[:0], torch.zeros(0, dtype=torch.long))
-        with pytest.raises(InputError, match=r"was given a Linear; give a DistanceHead$"):
-            compactness_penalty(nn.Linear(4, 3), x, torch.zeros(6, dtype=torch.long))
+
+Z, X, HEAD = draw((8, 3)), torch.zeros(6, 4), DistanceHead(4, 3)
+LABELS = torch.zeros(6, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: orthogonality_penalty(torch.ones(3)),
+            r".* shape \(3,\); give the weight of a layer",
+        ),
+        (
+            lambda: orthogonality_penalty(torch.ones(4, 3), torch.eye(2)),
+            r"covariance has shape \(2, 2\) for rows of 3 inputs",
+        ),
+        (lambda: volume_penalty(Z, spread=0.0), "spread is 0.0, wanted a number above 0$"),
+        (lambda: volume_penalty(Z, spread=math.nan), "spread is nan, wanted a number above 0$"),
+        (lambda: volume_penalty(Z, reach=-1.0), "reach is -1.0, wanted a number of at least 0, or"),
+        (lambda: volume_penalty(Z, ridge=0.0), "ridge is 0.0, wanted a number between 0 and 1$"),
+        (lambda: volume_penalty(Z, ridge=1.0), "ridge is 1.0, wanted a number between 0 and 1$"),
+        *(
+            (lambda s=shape: volume_penalty(torch.zeros(s)), "volume_penalty was given .* of shape")
+            for shape in ((3,), (1, 3), (0, 3), (4, 0))
+        ),
+        *(
+            (lambda p=penalty, v=value: p(v), "\\w+_penalty was given .*; give a tensor of floats")
+            for penalty in (volume_penalty, orthogonality_penalty)
+            for value in ([[1.0, 2.0]], torch.ones(3, 2).long())
+        ),
+        *(
+            (lambda y=y: compactness_penalty(HEAD, X, y), "labels have shape .*; give one whole")
+            for y in (LABELS[:5], LABELS.float(), LABELS[:, None])
+        ),
+        (lambda: compactness_penalty(HEAD, X, [0] * 6), "labels have type list for features of"),
+        (lambda: compactness_penalty(HEAD, X, LABELS + 3), "a label is not one of .* from 0 to 2$"),
+        (lambda: compactness_penalty(HEAD, X, LABELS - 1), "a label is not one of .* from 0 to 2$"),
+        (
+            lambda: compactness_penalty(HEAD, X[:0], LABELS[:0]),
+            "compactness_penalty was given no s",
+        ),
+        (lambda: compactness_penalty(nn.Linear(4, 3), X, LABELS), ".* a Linear; give a Distance"),
+    ],
+)
+def test_refusals(call, message):
+    refuses(message, call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("penalty", [orthogonality_penalty, volume_penalty])
+def test_compiled_by_torch(penalty):
+    compiled = torch.compile(penalty, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(Z), penalty(Z))

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from mahalens.auditing.readings import Verdict
 from mahalens.auditing.record import DataFacts
+from mahalens.auditing.verdict import Verdict
 
 
 def _load_records():

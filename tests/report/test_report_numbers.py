@@ -12,8 +12,9 @@ from mahalens.report.numbers import (
     duration,
     interval,
     is_number,
+    mean_and_half,
     number,
-    with_interval,
+    published_value,
 )
 
 
@@ -63,21 +64,36 @@ def test_what_is_no_number(value: object) -> None:
     assert not is_number(value)
 
 
-def test_a_centred_interval_is_shown_by_its_half_width() -> None:
-    assert with_interval(0.12, [0.08, 0.16]) == "0.120 ± 0.040"
-    assert with_interval(3.0, [3.0, 3.0]) == "3 ± 0"
-    assert with_interval(2.9e-31, [1.8e-31, 4.0e-31]) == "2.9e-31 ± 1.1e-31"
-
-
-def test_an_interval_off_centre_is_shown_by_its_ends() -> None:
-    assert with_interval(0.12, [0.1, 0.2]) == "0.120 (0.100 to 0.200)"
-
-
 @pytest.mark.parametrize("bounds", [None, [], [None, None], [0.1, math.nan]])
 def test_a_missing_interval_leaves_the_mean(bounds: list[float] | None) -> None:
     assert interval(bounds) == MISSING
-    assert with_interval(0.12, bounds) == "0.120"
-    assert with_interval(None, bounds) == MISSING
+    assert mean_and_half(0.12, bounds) == ("0.1200", "")
+    assert mean_and_half(None, bounds) == (MISSING, "")
+
+
+@pytest.mark.parametrize(
+    ("mean", "bounds", "percent", "shown"),
+    [
+        (0.12, [0.08, 0.16], False, ("0.120", "0.040")),
+        (2.9e-31, [1.8e-31, 4.0e-31], False, ("2.9e-31", "1.1e-31")),
+        (12345.6, [12000.0, 12691.2], False, ("12,346", "346")),
+        (99.98, [99.97, 99.99], True, ("99.98", "0.01")),
+        (99.98, [99.979, 99.981], True, ("99.98", "0.0010")),
+        (-0.001, [-2.0, 2.0], False, ("0.0", "2.0")),
+    ],
+)
+def test_a_mean_and_its_half_width_are_rounded_alike(
+    mean: float, bounds: list[float], percent: bool, shown: tuple[str, str]
+) -> None:
+    assert mean_and_half(mean, bounds, percent) == shown
+
+
+def test_a_published_value_looks_as_it_was_published() -> None:
+    values = (0.122, 0.2675, 2, 9.1e-7, 12_340.0, 0.5)
+    assert [published_value(v) for v in values] == [
+        *("0.122", "0.2675", "2", "9.1e-7", "12,340", "0.5")
+    ]
+    assert (published_value(98.3, percent=True), published_value(math.nan)) == ("98.30", MISSING)
 
 
 def test_anything_takes_what_a_record_may_hold() -> None:

@@ -1,80 +1,155 @@
+"""The page of a run: complete, self-contained, safe, and whole or not there."""
+
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
-from collections.abc import Callable
-from html.parser import HTMLParser
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from browser import running_browser
+from page_text import Page
+from runs import STUDY, WITHOUT_VARIANTS, edit, write_run
+from safetensors.numpy import load_file, save_file
 
 from mahalens.errors import RunFolderError
 from mahalens.report import build_report
-from mahalens.report.figures import DrawnFigure
-from mahalens.report.page import render_page
+from mahalens.report.page import facts_of, render_page
+from mahalens.report.plots import DrawnFigure
 from mahalens.report.records import load_run
-from mahalens.report.views import view_of
+from mahalens.studies.study import Study
 
-GAUSSIAN = view_of("gaussian").figures
-
-MakeRun = Callable[..., Path]
-Edit = Callable[[Path, Callable[[dict[str, Any]], object]], None]
-VOID = {"meta", "img", "br", "link", "input", "hr"}
 HOSTILE = "<script>alert('x')</script>\"&'{{ 7 * 7 }}"
 
 
-class Page(HTMLParser):
-    """The parts of a page a test asks for; fails on tags that do not match."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-
-def page_of(folder: Path) -> tuple[str, Page]:
-    html = render_page(load_run(folder), [DrawnFigure("fit", "Fit", "A caption.", b"png", 20, 10)])
-    return html, Page(html)
+def page_of(folder: Path, study: Study[Any] | None = STUDY) -> Page:
+    figure = DrawnFigure("latent", "Ridges", "A caption.", b"png", 20, 10)
+    return Page(render_page(load_run(folder, study), [figure]))
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, write_a_run: Callable[..., Path]) -> Path:
-    folder = write_a_run(tmp_path_factory.mktemp("report") / "run", trials=3)
-    path = build_report(str(folder))
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("report") / "run", lost=(3,))
+    path = build_report(str(folder), STUDY)
     assert path == folder / "report.html"
     return path
 
 
-def test_the_report_holds_every_figure_and_they_lie_in_the_folder(report: Path) -> None:
-    images = [attrs for tag, attrs in Page(report.read_text()).tags if tag == "img"]
-    assert len(images) == len(GAUSSIAN)
-    for attrs, name in zip(images, GAUSSIAN, strict=True):
-        kind, _, data = str(attrs["src"]).partition(",")
-        assert kind == "data:image/png;base64"
-        assert base64.b64decode(data) == (report.parent / "figures" / f"{name}.png").read_bytes()
-        assert attrs["alt"]
+@pytest.fixture
+def folder(report: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(report.parent, tmp_path / "run")
+
+
+def test_the_page_opens_with_the_answer_and_goes_on_in_order(folder: Path) -> None:
+    text = page_of(folder).text
+    parts = [
+        "mahalens report · Pretend study, Iris, Wine",
+        "5 of 7 claims hold in this run and 2 were not measured.",
+        "Is bent better than plain?",
+        "Scaled run. It departs from the full protocol, which --published runs.",
+        "trials: 10 instead of 20",
+        "All models share their trials.",
+        "Round, Iris: 9 done, 1 non-finite",
+        "Claims",
+        "Bent is more accurate than Plain.",
+        "1 claim not measured by this run",
+        "Results Iris",
+        "All metrics, Iris",
+        "How the trials ended, Iris: 30 trials: 29 done, 1 non-finite.",
+        "Wine",
+        "Which differences are real?",
+        "Ridges",
+        "A caption.",
+        "Bent, twice, Wine",
+        "What was run",
+        "Run it again",
+    ]
+    place = 0
+    for part in parts:
+        place = text.index(part, place)
+    for bad in ("None", "nan", "NaN", "inf", "Undefined"):
+        assert not re.search(rf"\b{bad}\b", text)
+
+
+def test_a_run_without_variants_has_the_same_parts(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", WITHOUT_VARIANTS, scaled=(), cautions=["it rained"])
+    text = page_of(folder, WITHOUT_VARIANTS).text
+    for part in (
+        "Pretend study, dim 2, solver adam",
+        "Published protocol; nothing was scaled down.",
+        "Mind: it rained.",
+        "Network Test accuracy (%) ↑ Loss ↓",
+        "How the trials ended: All 30 trials ran to their end.",
+        "First network minus second",
+    ):
+        assert part in text
+    assert "Scaled run" not in text
+
+
+def test_what_was_run_by_names_that_people_use(folder: Path) -> None:
+    facts = dict(facts_of(load_run(folder, STUDY)))
+    sizes = "(105 training samples, 45 test samples, 3 classes, from a shelf)"
+    assert facts["Data (2)"] == f"Iris {sizes}; Wine {sizes}"
+    assert facts["Models (3)"] == "Plain; Bent, twice; Round"
+    assert facts["Protocol"] == "scaled: trials: 10 instead of 20"
+    assert (facts["Learning rate"], facts["Units"]) == ("0.05", "as many as fit")
+    assert (facts["New option"], facts["Chance"]) == ("0.25", "0.250 to 0.750")
+    assert (facts["Time, drawing"], facts["Time, all together"]) == ("2.0 s", "9.0 s")
+    assert (facts["Engine"], facts["Threads"], facts["Seed"]) == ("compiled", "2", "0")
+    assert "Budget" not in facts
+
+
+@pytest.mark.parametrize("data", [None, "digits", {}, {"iris": 3}, {"iris": {"classes": 3}}])
+def test_facts_that_say_little_are_no_fault(folder: Path, data: object) -> None:
+    edit(folder / "summary.json", lambda r: r["facts"].update(data=data))
+    edit(folder / "config.json", lambda r: r["options"].update(models=3, units=[1]))
+    assert "What was run" in page_of(folder).text
+
+
+def test_how_to_run_it_again(folder: Path) -> None:
+    text = page_of(folder).text
+    for part in (
+        "mahalens run pretend --out runs/demo",
+        "mahalens report runs/demo mahalens run --resume runs/demo",
+        "mahalens 0.1.0, torch 2.13.0, python 3.11 on 15 November 2026, 19:40 UTC",
+        "trials.csv every metric of every trial",
+        "figures/ the figures on this page",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        ("mahalens run x --out='a b'", "'a b'"),
+        ("mahalens run x --out", "run"),
+        ("mahalens 'run", "run"),
+        ("", "run"),
+    ],
+)
+def test_the_folder_of_odd_commands(folder: Path, command: str, place: str) -> None:
+    edit(folder / "config.json", lambda r: r.update(command=command, created="once"))
+    text = page_of(folder).text
+    assert f"mahalens report {place} mahalens run" in text
+    assert "on once." in text
+
+
+def test_many_odd_endings_and_data_sets_are_counted(tmp_path: Path) -> None:
+    sets = [f"set-{place}" for place in range(33)]
+    study = replace(STUDY, pairs=())
+    folder = write_run(tmp_path / "run", study, variants=sets, trials=2, lost=(1,))
+    text = page_of(folder).text
+    assert "Pretend study, 33 data sets" in text
+    assert "Round, set-29: 1 done, 1 non-finite and 3 more, see the results" in text
 
 
 def test_the_report_refers_to_nothing_outside_itself(report: Path) -> None:
@@ -90,192 +165,159 @@ def test_the_report_refers_to_nothing_outside_itself(report: Path) -> None:
     assert "@import" not in style
 
 
-def test_nothing_temporary_is_left(report: Path) -> None:
+def test_the_report_holds_every_figure_and_they_lie_in_the_folder(report: Path) -> None:
+    images = [attrs for tag, attrs in Page(report.read_text()).tags if tag == "img"]
+    files = sorted((report.parent / "figures").iterdir())
+    assert len(images) == len(files) >= 1
+    contents = {file.read_bytes() for file in files}
+    for attrs in images:
+        kind, _, data = str(attrs["src"]).partition(",")
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(data) in contents
+        assert attrs["alt"]
+
+
+def test_nothing_temporary_is_left_and_again_is_the_same(report: Path) -> None:
     left = {p.name for p in report.parent.rglob("*") if p.suffix == ".tmp" or p.name[0] == "."}
     assert left == set()
-    assert {p.name for p in (report.parent / "figures").iterdir()} == {
-        f"{name}.png" for name in GAUSSIAN
-    }
-
-
-def test_the_page_opens_with_the_answer(report: Path) -> None:
-    page = Page(report.read_text())
-    text = page.text
-    order = [
-        "1 of 4 claims holds in this run, 2 fail and 1 was not measured.",
-        "✗ fails The hyperplanes of MD_Abs pass through the mean.",
-        "✗ fails The rows of the weight matrix",
-        "✓ holds MD_Abs reaches a lower training MSE",
-        "– not measured ReLU units pair up",
-        "What was run",
-        "Results",
-        "Outcomes of the trials",
-        "Hyperplanes and distance contours",
-        "Training loss",
-        "Metrics over all trials",
-        "Eigenvalues of the covariance",
-        "Fit on new data",
-        "Run it again",
-    ]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
-    assert "measured 0.950 published 0.122 against 0.2675 source 000" in text
-    assert "MD_Abs ended lower in 19 of 20 trials." in text
-
-
-def test_making_the_report_again_gives_the_same_page(report: Path) -> None:
     before = report.read_bytes()
-    assert build_report(report.parent).read_bytes() == before
+    assert build_report(report.parent, STUDY).read_bytes() == before
 
 
-def test_the_protocol_and_how_to_run_again(make_run: MakeRun) -> None:
-    _, page = page_of(make_run(trials=3))
-    for part in (
-        "Protocol: published.",
-        "Trials a model 3",
-        "Epochs 10,000",
-        "Solver Adam",
-        "Number type float32",
-        "Seed 0",
-        "Threads 2",
-        "Engine compiled",
-        "Gaussian drawn as in source 000",
-        "Condition number of Σ 6.29",
-        "mahalens run gaussian --dim 2 --solver adam --out runs/demo",
-        "mahalens report runs/demo",
-        "mahalens run --resume runs/demo",
-        "mahalens 0.1.0, torch 2.13.0+cpu, python 3.11.7",
-        "15 November 2026, 19:40 UTC",
-        "trials.csv every metric of every trial",
-    ):
-        assert part in page.text
-    assert "Scaled run" not in page.text
-
-
-def test_a_scaled_newton_run_says_so(make_run: MakeRun) -> None:
-    folder = make_run(dim=10, solver="newton", trials=5, protocol="scaled", models=("abs",))
-    _, page = page_of(folder)
-    assert "Scaled run." in page.text
-    assert "trials: 5 instead of 20" in page.text
-    assert "Newton (second order)" in page.text
-    assert "levenberg-marquardt" in page.text
-    assert "Epochs" not in page.text
-    assert "MD_ReLU" not in page.text.partition("Results")[2].partition("Run it again")[0].replace(
-        "(ReLU", ""
-    )
-
-
-def test_results_give_every_figure_of_a_row(make_run: MakeRun, edit: Edit) -> None:
-    folder = make_run(trials=3)
-
-    def change(summary: dict[str, Any]) -> None:
-        row = summary["rows"][0]
-        assert (row["model"], row["metric"]) == ("abs", "train_mse")
-        row.update(mean=0.11, std=0.22, ci95=[0.33, 0.44], min=0.55, max=0.66, best=0.77, n=3)
-
-    edit(folder / "summary.json", change)
-    _, page = page_of(folder)
-    assert (
-        "MD_Abs 0.110 0.122 variance 0.00994, min 0, max 0.207 0.220 0.330 to 0.440 0.550 0.660 "
-        "0.770 3"
-    ) in page.text
-
-
-def test_a_metric_without_any_value_takes_one_line(make_run: MakeRun) -> None:
-    _, page = page_of(make_run(trials=2, models=("abs",)))
-    assert "each unit pairs once. no value in this run Units after deduplication" in page.text
-
-
-def test_missing_values_are_dashes_and_lost_trials_are_named(make_run: MakeRun) -> None:
-    html, page = page_of(make_run(trials=3))
-    assert "MD_Abs no value – – – – – – 0" in page.text  # mirrored pairs of Abs
-    assert "2 done, 1 non-finite trial 2" in page.text
-    for bad in ("None", "nan", "NaN", "inf", "Undefined"):
-        assert not re.search(rf"\b{bad}\b", page.text)
-    assert html.startswith("<!DOCTYPE html>")
-
-
-@pytest.mark.parametrize(
-    "where", ["gaussian", "command", "claim", "status", "model", "option", "study"]
-)
-def test_hostile_text_stays_text(make_run: MakeRun, edit: Edit, where: str) -> None:
-    folder = make_run(trials=2, models=("abs",))
-
-    def config(record: dict[str, Any]) -> None:
-        if where == "gaussian":
-            record["options"]["gaussian"] = HOSTILE
-        if where == "command":
-            record["command"] = f"mahalens run gaussian --out={HOSTILE}"
-        if where == "option":
-            record["options"][HOSTILE] = HOSTILE
-
-    def summary(record: dict[str, Any]) -> None:
-        if where == "claim":
-            record["claims"][0].update(
-                id=HOSTILE, source=HOSTILE, statement=HOSTILE, published=HOSTILE, why=HOSTILE
-            )
-        if where == "status":
-            record["outcomes"][0]["statuses"] = {HOSTILE: 2}
-        if where == "model":
-            record["outcomes"][0]["model"] = record["rows"][0]["model"] = HOSTILE
-        if where == "study":
-            record["study"] = HOSTILE
-
-    edit(folder / "config.json", config)
-    edit(folder / "summary.json", summary)
-    html, page = page_of(folder)
-    assert "<script" not in html
-    assert "script" not in {tag for tag, _ in page.tags}
-    wanted = HOSTILE.capitalize() if where == "study" else HOSTILE
-    assert wanted in "".join(page.words)  # as it stands, braces and all
-
-
-def test_a_summary_with_nothing_in_it_still_makes_a_page(make_run: MakeRun, edit: Edit) -> None:
-    folder = make_run(trials=1, models=("abs",))
-    edit(folder / "summary.json", lambda r: r.update(rows=[], claims=[], outcomes=[], facts={}))
-    edit(
-        folder / "config.json", lambda r: (r.pop("command"), r.pop("created"), r["options"].clear())
-    )
-    _, page = page_of(folder)
-    assert "This run checks no claims." in page.text
-    assert "holds no results" in page.text
-    assert f"mahalens report {folder.name}" in page.text
-
-
-def test_figures_of_other_records_do_not_stay(make_run: MakeRun) -> None:
-    folder = make_run(dim=3, trials=2, models=("abs",))
-    stale = folder / "figures" / "hyperplanes.png"
-    mine = folder / "figures" / "my-own.png"
-    stale.parent.mkdir()
+def test_figures_of_other_records_do_not_stay(folder: Path) -> None:
+    study = replace(STUDY, plots=(replace(STUDY.plots[0], name="gone", metric="void"),))
+    stale, mine = folder / "figures" / "gone.png", folder / "figures" / "my-own.png"
     stale.write_bytes(b"old")
     mine.write_bytes(b"mine")
-    build_report(folder)
+    build_report(folder, study)
     assert not stale.exists()
     assert mine.read_bytes() == b"mine"
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(make_run: MakeRun) -> None:
-    folder = make_run(trials=1, models=("abs",))
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", lambda r: r.update(command=f"mahalens run x --out={HOSTILE}")),
+        ("config.json", lambda r: r["options"].update({HOSTILE: HOSTILE})),
+        ("config.json", lambda r: r.update(scaled=[HOSTILE])),
+        ("summary.json", lambda r: r["claims"][0].update(id=HOSTILE, statement=HOSTILE)),
+        ("summary.json", lambda r: r["claims"][0].update(why=HOSTILE, source=HOSTILE)),
+        ("summary.json", lambda r: r["claims"][0].update(published=HOSTILE, data=HOSTILE)),
+        ("summary.json", lambda r: r["outcomes"][0].update(statuses={HOSTILE: 2})),
+        ("summary.json", lambda r: r["rows"][0].update(model=HOSTILE)),
+        ("summary.json", lambda r: r["rows"][0].update(metric=HOSTILE)),
+        ("summary.json", lambda r: r["rows"][0].update(group={"data": HOSTILE})),
+        ("summary.json", lambda r: r["comparisons"][0].update(a=HOSTILE, preferred_test=HOSTILE)),
+        ("summary.json", lambda r: r.update(cautions=[HOSTILE])),
+        ("summary.json", lambda r: r["facts"].update({HOSTILE: HOSTILE})),
+    ],
+)
+def test_hostile_text_stays_text(folder: Path, name: str, change: Change) -> None:
+    edit(folder / name, change)
+    page = page_of(folder)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert HOSTILE in "".join(page.words)  # as it stands, braces and all
+
+
+def test_a_study_of_any_name_has_a_page(folder: Path) -> None:
+    edit(folder / "summary.json", lambda r: r.update(study=HOSTILE))
+    page = page_of(folder, None)
+    assert HOSTILE.capitalize() in "".join(page.words)
+    assert "accuracy" in page.text
+
+
+@pytest.mark.parametrize("study", [STUDY, WITHOUT_VARIANTS], ids=["variants", "single"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_summary_with_nothing_in_it_still_makes_a_page(
+    tmp_path: Path, study: Study[Any], is_known: bool
+) -> None:
+    folder = write_run(tmp_path / "run", study, trials=1)
+    empty: dict[str, Any] = {"rows": [], "claims": [], "outcomes": [], "facts": {}}
+    edit(folder / "summary.json", lambda r: r.update(**empty, comparisons=[]))
+    edit(folder / "config.json", lambda r: (r.update(command=""), r["options"].clear()))
+    text = page_of(folder, study if is_known else None).text
+    assert "This run checks no claims." in text
+    assert "holds no results" in text
+    assert "mahalens report run" in text
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(folder: Path) -> None:
+    (folder / "report.html").unlink()
+    shutil.rmtree(folder / "figures")
     (folder / "figures").write_text("a file where the folder should be")
     with pytest.raises(RunFolderError, match=r"figures.*cannot be written.*permissions") as caught:
-        build_report(folder)
+        build_report(folder, STUDY)
     assert "\n" not in str(caught.value)
     assert not (folder / "report.html").exists()
 
 
-def test_a_failed_write_leaves_the_old_page(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_run(trials=1, models=("abs",))
-    page = folder / "report.html"
-    page.write_text("old")
+@pytest.mark.parametrize("name", ["iris/plain/grid", "wine/bent/grid"])
+def test_arrays_that_cannot_be_drawn_are_damaged(folder: Path, name: str) -> None:
+    path = folder / "plots.safetensors"
+    save_file({**load_file(path), name: np.zeros(3, np.float32)}, path)
+    (folder / "report.html").unlink()
+    with pytest.raises(RunFolderError, match=r"plots\.safetensors: is damaged \(") as caught:
+        build_report(folder, STUDY)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "report.html").exists()
+    (folder / "checksums.json").unlink()  # without which nobody knows whose fault it is
+    with pytest.raises(ValueError, match=r"\d"):
+        build_report(folder, STUDY)
+
+
+def test_a_failed_write_leaves_the_old_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "report.html").write_text("old")
 
     def full(stream: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mahalens.report.page.draw_figures", lambda records: iter(()))
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunFolderError, match=r"report.html: cannot be written \(No space left"):
-        build_report(folder)
-    assert page.read_text() == "old"
-    assert {p.name for p in folder.iterdir() if p.suffix == ".tmp"} == set()
+    with pytest.raises(RunFolderError, match=r"cannot be written \(No space left"):
+        build_report(folder, replace(STUDY, plots=()))
+    assert (folder / "report.html").read_text() == "old"
+    assert not [p for p in folder.iterdir() if p.suffix == ".tmp"]
+
+
+def test_a_whole_report_needs_neither_torch_nor_pyplot(folder: Path) -> None:
+    script = (
+        "import json, sys\n"
+        "from mahalens.report import build_report\n"
+        "from mahalens.report.records import load_run\n"
+        "from mahalens.report.run_tables import run_tables\n"
+        "build_report(sys.argv[1])\n"
+        "[table.rich() for table in run_tables('a', load_run(sys.argv[1]))]\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    command = [sys.executable, "-W", "error", "-c", script, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "matplotlib.figure" in loaded
+    assert not {"torch", "matplotlib.pyplot"} & loaded
+
+
+# --- In a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1100])
+@pytest.mark.parametrize("sets", [2, 5, 12])
+def test_the_page_keeps_to_the_screen(browser: Any, tmp_path: Path, width: int, sets: int) -> None:
+    names = [f"set-{place}" for place in range(sets)]
+    folder = write_run(tmp_path / "run", variants=names, trials=5)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.goto(build_report(folder, replace(STUDY, plots=())).as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert problems == []
+    page.close()

@@ -1,202 +1,264 @@
+"""Run folders as the report reads them: whole, damaged, old and unknown."""
+
 from __future__ import annotations
 
-import csv
+import functools
 import json
+import operator
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from runs import STUDY, WITHOUT_VARIANTS, edit, make_records, write_run
 from safetensors.numpy import load_file, save_file
 
 from mahalens.errors import RunFolderError
-from mahalens.report.records import load_run
-
-MakeRun = Callable[..., Path]
-Edit = Callable[[Path, Callable[[dict[str, Any]], object]], None]
+from mahalens.report.records import Row, load_run, load_runs
+from mahalens.studies.study import SOURCES
 
 
-@pytest.mark.parametrize("solver", ["adam", "newton"])
-@pytest.mark.parametrize("dim", [2, 10])
-def test_records_are_read_as_they_stand(make_run: MakeRun, dim: int, solver: str) -> None:
-    folder = make_run(dim=dim, solver=solver, trials=4)
-    run = load_run(str(folder))
-    assert run.study == "gaussian"
-    assert run.config == json.loads((folder / "config.json").read_text())
-    stored = json.loads((folder / "summary.json").read_text())
-    assert run.summary | {"claims": stored["claims"]} == stored
-    assert [c["verdict"] for c in run.summary["claims"]] == [c["verdict"] for c in stored["claims"]]
-    assert run.gaussian is not None
-    assert run.gaussian["covariance"].shape == (dim, dim)
-    with (folder / "trials.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    for place, line in enumerate(lines):
-        value = run.trials.metrics["test_mse"][place]
-        assert (run.trials.model[place], run.trials.trial[place]) == (
-            line["model"],
-            int(line["trial"]),
-        )
-        assert np.isnan(value) if line["test_mse"] == "" else value == float(line["test_mse"])
-    assert "steps" not in run.trials.metrics
-    stored = load_file(folder / "plots.safetensors")
-    assert run.plots.keys() == stored.keys()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("records") / "run", trials=4, lost=(3,))
 
 
-def test_a_trial_without_a_value_is_left_out(make_run: MakeRun) -> None:
-    run = load_run(make_run(trials=4))
-    assert sorted(run.trials.of("relu", "train_mse")) == [0, 1, 2]  # trial 3 was not finite
-    assert run.trials.of("abs", "mirrored_pairs") == {}
-    assert run.trials.of("abs", "no such metric") == {}
-    assert run.row("abs", "no such metric") == {}
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written, tmp_path / "run")
 
 
-def test_curves_come_by_model_and_trial(make_run: MakeRun) -> None:
-    run = load_run(make_run(trials=4))
-    assert run.curves["relu"].keys() == {0, 1, 2, 3}
-    stopped, whole = run.curves["relu"][3], run.curves["relu"][0]
-    assert stopped.step[-1] < whole.step[-1]
-    assert np.all(np.diff(whole.step) > 0)
-    assert "ground-truth" not in run.curves
+def test_records_are_read_as_they_stand(written: Path) -> None:
+    run = load_run(str(written), STUDY)
+    summary = json.loads((written / "summary.json").read_text())
+    assert (run.config.seed, run.config.engine) == (0, "compiled")
+    assert [row.mean for row in run.summary.rows] == [row["mean"] for row in summary["rows"]]
+    assert [line.id for line in run.summary.claims] == [line["id"] for line in summary["claims"]]
+    assert run.trials.models == ["plain", "bent", "round"]
+    assert set(run.trials.metrics) == {"accuracy", "loss", "turns", "void"}
+    assert run.plots.keys() == load_file(written / "plots.safetensors").keys()
+    assert (run.variant, run.title, run.curves) == ("", "", {})
 
 
-def test_a_study_without_plots_and_curves_can_be_read(make_run: MakeRun, edit: Edit) -> None:
-    folder = make_run(trials=2)
-    for name in ("curves.csv", "plots.safetensors", "gaussian.json"):
+def test_variants_split_everything_and_lose_nothing(written: Path) -> None:
+    run = load_run(written, STUDY)
+    iris, wine = run.variants()
+    assert [(v.variant, v.title) for v in (iris, wine)] == [("iris", "Iris"), ("wine", "Wine")]
+    for name in ("rows", "outcomes", "comparisons"):
+        parts = [getattr(v.summary, name) for v in (iris, wine)]
+        assert functools.reduce(operator.iadd, parts, []) == getattr(run.summary, name)
+        assert all(parts)
+    whole = [claim for claim in run.summary.claims if not claim.data]
+    assert iris.summary.claims + wine.summary.claims + whole == run.summary.claims
+    assert iris.summary.facts["data"].keys() == {"iris"}
+    assert "plain/latent.nodes" in iris.plots
+    assert wine.variants() == [wine]
+    assert iris.trials.of("plain", "accuracy") != wine.trials.of("plain", "accuracy")
+
+
+def test_a_study_without_variants_is_one_run(tmp_path: Path) -> None:
+    run = make_records(tmp_path / "run", WITHOUT_VARIANTS)
+    assert run.variants() == [run]
+    assert run.curves["accuracy"]["bent"][3].step.tolist() == [0, 1, 2]
+    assert "plain/latent.nodes" in run.plots
+
+
+def test_lookups(written: Path) -> None:
+    iris = load_run(written, STUDY).variants()[0]
+    assert sorted(iris.trials.of("round", "accuracy")) == [0, 1, 2]  # trial 3 was lost
+    assert iris.trials.of("round", "void") == iris.trials.of("no", "accuracy") == {}
+    assert iris.trials.of("round", "none such") == {}
+    row, outcome = iris.row("bent", "accuracy"), iris.outcome("round")
+    assert row is not None
+    assert row.published == 91.5
+    assert row.interval == row.ci95
+    assert outcome is not None
+    assert outcome.non_finite == [3]
+    assert iris.row("bent", "none such") is iris.outcome("none such") is None
+    assert (iris.models(), iris.primary()) == (["plain", "bent", "round"], "accuracy")
+    assert iris.metrics() == ["accuracy", "loss", "turns"]
+    assert iris.metric("late_gain").label == "late gain"
+    assert Row("a", "b", None, 0, ci95=(None, 1.0)).interval is None
+
+
+def test_curves_keep_steps_in_order_and_leave_out_gaps(folder: Path) -> None:
+    lines = (folder / "curves.csv").read_text().splitlines()
+    lines[1], lines[2] = lines[2], lines[1].rpartition(",")[0] + ","
+    (folder / "curves.csv").write_text("\n".join(lines))
+    curve = load_run(folder, STUDY).variants()[0].curves["accuracy"]["plain"][0]
+    assert curve.step.tolist() == [1, 2]
+
+
+def test_runs_go_by_name_or_where_names_repeat_by_path(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    same = shutil.copytree(folder, tmp_path / "deep" / "run")
+    assert list(load_runs([folder, other])) == ["run", "other"]
+    assert list(load_runs([folder, same])) == [str(folder), str(same)]
+
+
+# --- Studies that this version does not have
+
+
+def test_an_unknown_study_goes_by_plain_names(written: Path) -> None:
+    run = load_run(written)
+    assert [v.title for v in run.variants()] == ["Iris", "Wine"]
+    assert run.metric("accuracy").label == "accuracy"
+    assert run.study.look("bent").label == "bent"
+    assert [plot.name for plot in run.study.plots] == ["metrics"]
+    assert run.trials.of("plain", "accuracy")
+
+
+def test_an_unknown_study_needs_no_curves_and_no_plots(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", WITHOUT_VARIANTS)
+    for name in ("curves.csv", "plots.safetensors", "checksums.json"):
         (folder / name).unlink()
-    for name in ("config.json", "summary.json"):
-        edit(folder / name, lambda record: record.update(study="later"))
     run = load_run(folder)
-    assert (run.curves, run.plots, run.gaussian) == ({}, {}, None)
+    assert (run.curves, run.plots, run.study.variant) == ({}, {}, "")
 
 
-def one_line(folder: Path, *parts: str) -> None:
+# --- Folders of earlier versions
+
+
+def test_an_old_run_is_read_as_if_this_version_had_made_it(tmp_path: Path) -> None:
+    study = replace(STUDY, variant="pixels", pairs=())
+    folder = write_run(tmp_path / "run", study, variants=("normalised", "raw"))
+    for name in ("trials.csv", "curves.csv", "summary.json"):
+        text = (folder / name).read_text().replace("normalised", "normalized")
+        (folder / name).write_text(text)
+    arrays = load_file(folder / "plots.safetensors")
+    old = {name.replace("normalised", "normalized"): a for name, a in arrays.items()}
+    save_file(old, folder / "plots.safetensors")
+
+    def older(summary: dict[str, Any]) -> None:
+        claim = summary["claims"][0]
+        del claim["data"]
+        claim["id"] = claim["id"].replace("pretend/", "003/")
+        claim.update(source="003", statement="It is so (normalized pixels).", published=0.4)
+        claim.update(verdict="not measured", why="Undecided. 1.")
+
+    edit(folder / "summary.json", older)
+    edit(folder / "config.json", lambda r: r["options"].update(pixels=["normalized", "raw"]))
+    run = load_run(folder, study)
+    assert run.config.options["pixels"] == ["normalised", "raw"]
+    first, raw = run.variants()
+    assert (first.title, raw.title) == ("Normalised pixels", "Raw pixels")
+    assert first.curves
+    assert first.plots
+    assert first.trials.model
+    assert first.summary.rows
+    claim = run.summary.claims[0]
+    assert claim.id == "pretend/bent-beats-plain/normalised"
+    assert (claim.data, claim.statement, claim.published) == ("normalised", "It is so.", "0.400")
+    assert (claim.verdict, claim.source) == ("undecided", SOURCES["learn-metrics"])
+
+
+# --- What is wrong, in one line
+
+
+def refused(folder: Path, *parts: str) -> None:
     with pytest.raises(RunFolderError) as caught:
-        load_run(folder)
+        load_run(folder, STUDY)
     message = str(caught.value)
     assert "\n" not in message
     for part in parts:
         assert part in message
 
 
-def test_no_folder(tmp_path: Path) -> None:
-    one_line(tmp_path / "nowhere", "nowhere", "no such folder", "mahalens run")
+def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "nowhere", "no such folder", "mahalens run")
     (tmp_path / "file").write_text("")
-    one_line(tmp_path / "file", "no such folder")
-
-
-def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    one_line(tmp_path, "holds no run", "config.json is missing")
-
-
-def test_an_unfinished_run_says_how_to_finish_it(make_run: MakeRun) -> None:
-    folder = make_run(trials=2)
+    refused(tmp_path / "file", "no such folder")
+    refused(tmp_path, "holds no run", "config.json is missing")
     (folder / "summary.json").unlink()
-    one_line(folder, "not finished", f"mahalens run --resume {folder}")
+    refused(folder, "not finished", f"mahalens run --resume {folder}")
 
 
-@pytest.mark.parametrize("name", ["trials.csv", "curves.csv", "gaussian.json", "plots.safetensors"])
-def test_a_missing_record_is_named(make_run: MakeRun, name: str) -> None:
-    folder = make_run(trials=2)
+RECORDS = ("config.json", "summary.json", "trials.csv", "curves.csv", "plots.safetensors")
+
+
+@pytest.mark.parametrize("name", RECORDS[2:])
+def test_a_record_that_the_run_wrote_is_missed(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    one_line(folder, str(folder / name), "is missing", "run the study again")
+    refused(folder, str(folder / name), "is missing", "run the study again")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "config.json",
-        "summary.json",
-        "trials.csv",
-        "curves.csv",
-        "gaussian.json",
-        "plots.safetensors",
-    ],
-)
-@pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "folder"])
-def test_a_damaged_record_is_named(make_run: MakeRun, name: str, damage: str) -> None:
-    folder = make_run(trials=2)
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("damage", ["garbage", "empty", "folder"])
+def test_a_damaged_record_is_named(folder: Path, name: str, damage: str) -> None:
     path = folder / name
-    content = path.read_bytes()
     if damage == "folder":
         path.unlink()
         path.mkdir()
-        one_line(folder, str(path), "is a folder, not a file")
-        return
-    changed = {"cut": content[: len(content) - 7], "garbage": b"\xff\x00\xfe{", "empty": b""}
-    path.write_bytes(changed[damage])
-    if damage == "cut" and name == "curves.csv":
-        return  # what is left may be a shorter number: no reader could tell
-    one_line(folder, str(path), "is damaged")
+        refused(folder, str(path), "is a folder, not a file")
+    else:
+        path.write_bytes({"garbage": b"\xff\x00\xfe{", "empty": b""}[damage])
+        refused(folder, str(path), "is damaged")
 
 
 @pytest.mark.parametrize(
     ("name", "change", "part"),
     [
         ("summary.json", lambda r: r.pop("rows"), "rows"),
+        ("config.json", lambda r: r.update(options=[1, 2]), "options"),
+        ("summary.json", lambda r: r.update(rows=3, claims=[3]), "damaged"),
         ("summary.json", lambda r: r["rows"][0].pop("mean"), "mean"),
+        ("summary.json", lambda r: r["rows"][0].update(mean="0.1"), "mean"),
         ("summary.json", lambda r: r["claims"][0].update(verdict="maybe"), "verdict"),
         ("summary.json", lambda r: r["outcomes"][0].update(trials="many"), "trials"),
-        ("summary.json", lambda r: r["rows"][0].update(mean="0.1"), "mean"),
-        ("config.json", lambda r: r.update(options=3), "options"),
+        ("summary.json", lambda r: r["comparisons"][0].update(a=3), "a"),
         ("config.json", lambda r: r.update(protocol="other"), "protocol"),
-        ("gaussian.json", lambda r: r["mean"].append(1.0), "covariance"),
     ],
 )
 def test_a_record_of_the_wrong_shape_is_named(
-    make_run: MakeRun, edit: Edit, name: str, change: Callable[[Any], object], part: str
+    folder: Path, name: str, change: Callable[[Any], object], part: str
 ) -> None:
-    folder = make_run(trials=2)
     edit(folder / name, change)
-    one_line(folder, str(folder / name), "is damaged", part)
+    refused(folder, str(folder / name), "is damaged", part)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "part"),
+    ("name", "old", "new", "part"),
     [
-        ("abs,0,", "abs,first,", "line 2, column trial: 'first' is not a number"),
-        ("model,trial", "model,run", "no column 'trial'"),
-        ("abs,1,", "abs,1,1,", "line 3 has 20 of 19 cells"),
+        ("trials.csv", "iris,0,", "iris,first,", "line 2, column trial: 'first' is not a number"),
+        ("trials.csv", "model,data,trial", "model,data,run", "no column 'trial'"),
+        ("trials.csv", "model,data", "model,pixels", "no column 'data'"),
+        ("trials.csv", "iris,1,", "iris,1,1,", "line 3 has 9 of 8 cells"),
+        ("trials.csv", "iris,0,done,", "iris,0,done,x", "line 2, column accuracy"),
+        ("curves.csv", "trial,epoch", "trial,step", "no column 'epoch'"),
+        ("curves.csv", "iris,0,0,", "iris,0,soon,", "line 2, column epoch: 'soon'"),
+        ("curves.csv", "model", '"model', "is damaged"),
     ],
 )
-def test_a_bad_cell_is_named(make_run: MakeRun, old: str, new: str, part: str) -> None:
-    folder = make_run(trials=2)
-    path = folder / "trials.csv"
+def test_a_bad_cell_is_named(folder: Path, name: str, old: str, new: str, part: str) -> None:
+    path = folder / name
     path.write_text(path.read_text().replace(old, new, 1))
-    one_line(folder, str(path), part)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("fit/abs/learned", (3,)),
-        ("eigenvalues/abs/rows", (2, 3)),
-        ("eigenvalues/abs/gram", (4,)),
-        ("plane/true", (90, 89)),
-        ("plane/abs/distance", (2, 2)),
-        ("plane/abs/weight", (3, 2)),
-        ("plane/samples", (4, 3)),
-    ],
-)
-def test_arrays_that_do_not_fit_are_named(
-    make_run: MakeRun, name: str, shape: tuple[int, ...]
-) -> None:
-    folder = make_run(trials=2)
-    path = folder / "plots.safetensors"
-    arrays = load_file(path)
-    save_file({**arrays, name: np.zeros(shape, np.float32)}, path)
-    one_line(folder, str(path), name, "where")
+    refused(folder, str(path), part)
 
 
 def test_a_record_that_may_not_be_read_is_named(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = make_run(trials=2)
-
     def refuse(path: Path) -> bytes:
         if path.name == "trials.csv":
             raise PermissionError(13, "Permission denied")
         return path.read_bytes()
 
-    monkeypatch.setattr("mahalens.report.files.read_file", refuse)
-    one_line(folder, "trials.csv", "cannot be read (Permission denied)")
+    monkeypatch.setattr("mahalens.report.records.read_file", refuse)
+    refused(folder, "trials.csv", "cannot be read (Permission denied)")
+
+
+def test_paths_that_cannot_be_are_named(folder: Path) -> None:
+    refused(folder / ("x" * 300), "cannot be a folder")
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("config.json")  # leads nowhere but to itself
+    refused(folder, "config.json", "cannot be read")
+
+
+def test_text_of_a_record_is_printable(folder: Path) -> None:
+    edit(folder / "summary.json", lambda r: r["rows"][0].update(model="evil\x1b[2J"))
+    edit(folder / "summary.json", lambda r: r["facts"].update({"a\u202eb": ["\x07"]}))
+    run = load_run(folder, STUDY)
+    assert run.summary.rows[0].model == "evil\\x1b[2J"
+    assert run.summary.facts["a\\u202eb"] == ["\\x07"]

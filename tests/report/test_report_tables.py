@@ -1,122 +1,127 @@
+"""The table as a value: the same content in a terminal, as HTML and as Markdown."""
+
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
-from rich.console import Console
-from rich.table import Table
+from page_text import Page
+from runs import printed, words
 
-from mahalens.report.tables import claims_table, outcomes_table, results_table
+from mahalens.report.tables import Cell, Column, Section, Table, stack
 
-MakeRun = Callable[..., Path]
-
-
-@pytest.fixture
-def summary(make_run: MakeRun) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((make_run(trials=4) / "summary.json").read_text())
-    return record
-
-
-def printed(table: Table, width: int = 150) -> list[str]:
-    out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(table)
-    return out.getvalue().splitlines()
-
-
-def line_with(lines: list[str], text: str) -> str:
-    return next(line for line in lines if text in line)
+HOSTILE = "<script>alert('x')</script>\"&'{{ 7 * 7 }} [red]loud[/red] a|b *c*"
+TABLE = Table(
+    "Ages",
+    (Column("name", True), Column("age"), Column("shoe", on_page=True), Column("verdict", True)),
+    (
+        Section("Old", "above 30"),
+        (Cell("Ada", colour="#0072B2"), Cell("36", "± 1", "2 trials"), Cell("7"), Cell("why")),
+        Section("Young"),
+        (Cell("Bob"), Cell("12", bold=True), Cell("5"), Cell("holds", "0.5", verdict=True)),
+        (Cell("Cy", details=(("Iris", "Because."), ("", "So."))), Cell("all of them", span=3)),
+    ),
+    ("One note.", "Another."),
+)
 
 
-def test_results_stand_beside_the_published_ones(summary: dict[str, Any]) -> None:
-    for row in summary["rows"]:
-        if (row["model"], row["metric"]) == ("abs", "train_mse"):
-            row.update(mean=0.12, ci95=[0.08, 0.16])
-    lines = printed(results_table(summary))
-    place = next(i for i, line in enumerate(lines) if "Final training MSE" in line)
-    assert "0.120 ± 0.040" in lines[place]
-    assert lines[place + 1].split() == ["(0.122)", "(0.0284)", "(0.268)"]
-    assert line_with(lines, "MD_Abs").split() == [
-        "metric",
-        "MD_Abs",
-        "MD_ReLU",
-        "MD_Sigmoid",
-        "Ground",
-        "truth",
+def test_every_form_has_every_cell() -> None:
+    terminal, html, text = printed(TABLE), Page(TABLE.html()).text, TABLE.markdown()
+    for form in (terminal, html, text):
+        for part in ("Old", "Young", "Ada", "36 ± 1", "2 trials", "12", "holds", "all of them"):
+            assert part in form
+    assert "above 30" in html
+    assert "Iris: Because. So." in html
+    assert "Ages" in terminal
+    assert "One note." in terminal
+    assert "One note. Another." in html
+
+
+def test_columns_of_the_page_alone_are_left_out_elsewhere() -> None:
+    assert "shoe" in TABLE.html()
+    assert "shoe" not in printed(TABLE) + TABLE.markdown()
+
+
+def test_html_names_rows_columns_and_sections() -> None:
+    page = Page(TABLE.html())
+    tags = [tag for tag, _ in page.tags]
+    scopes = [attrs["scope"] for tag, attrs in page.tags if tag == "th"]
+    assert scopes == ["col"] * 4 + ["rowgroup", "row", "rowgroup", "row", "row"]
+    assert tags.count("tbody") == 2
+    spans = [attrs["colspan"] for _, attrs in page.tags if "colspan" in attrs]
+    assert spans == ["4", "4", "3"]
+    labels = [attrs["data-label"] for tag, attrs in page.tags if tag == "td"]
+    assert labels == ["age", "shoe", "verdict"] * 2 + ["age"]
+    assert "#0072B2" in TABLE.html()
+
+
+def test_markdown_is_a_table_of_equal_rows() -> None:
+    lines = TABLE.markdown().splitlines()
+    assert lines[:3] == ["| name | age | verdict |", "|---|---:|---|", "| **Old** |  |  |"]
+    assert lines[3:] == [
+        "| Ada | 36 ± 1 (2 trials) | why |",
+        "| **Young** |  |  |",
+        "| Bob | **12** | **holds** 0.5 |",
+        "| Cy | all of them |  |",
     ]
 
 
-def test_a_metric_without_any_value_is_left_out(summary: dict[str, Any]) -> None:
-    for row in summary["rows"]:
-        if row["metric"] == "dead_units":
-            row.update(mean=None, n=0, ci95=None)
-    lines = "\n".join(printed(results_table(summary)))
-    assert "Dead units" not in lines
-    assert "Mirrored pairs" in lines
+def test_verdicts_have_signs_and_in_compact_tables_no_words() -> None:
+    assert "✓ holds 0.5" in printed(TABLE)
+    compact = replace(TABLE, is_compact=True)
+    assert "✓ 0.5" in printed(compact)
+    assert "holds" not in printed(compact)
+    html = compact.html()
+    assert '<span class="spoken">holds</span>' in html  # for those who hear the page
+    assert 'class="badge holds"' in html
 
 
-def test_a_single_trial_has_no_interval(make_run: MakeRun) -> None:
-    summary = json.loads((make_run(trials=1) / "summary.json").read_text())
-    assert not any("±" in line for line in printed(results_table(summary))[2:])
+def test_a_cell_with_details_can_be_open_at_first() -> None:
+    shut = Table("", (Column("a"),), ((Cell("x", details=(("", "y"),)),),))
+    opened = replace(shut, lines=((Cell("x", details=(("", "y"),), is_open=True),),))
+    assert "<details>" in shut.html()
+    assert "<details open>" in opened.html()
 
 
-def test_several_groups_are_kept_apart(summary: dict[str, Any]) -> None:
-    other = [{**row, "group": {"dim": 10}, "mean": 77.0, "ci95": None} for row in summary["rows"]]
-    summary["rows"] += other
-    lines = printed(results_table(summary))
-    assert sum("Final training MSE" in line for line in lines) == 2
-    assert "77" in line_with(lines, "dim 10")
+@pytest.mark.parametrize("where", ["text", "note", "below"])
+def test_text_from_outside_stays_text(where: str) -> None:
+    cells = (Cell(**{where: HOSTILE}), Cell(HOSTILE, details=((HOSTILE, HOSTILE),)))
+    table = Table(HOSTILE, (Column(HOSTILE), Column("b")), (Section(HOSTILE, HOSTILE), cells))
+    table = replace(table, notes=(HOSTILE,))
+    html = table.html()
+    assert "<script" not in html
+    assert "{{ 7 * 7 }}" in Page(html).text
+    assert HOSTILE in words(printed(table, width=1000))
+    text = table.markdown()
+    assert "<script" not in text.replace("\\<", "")
+    assert all(line.count("|") - line.count("\\|") == 3 for line in text.splitlines())
 
 
-def test_outcomes_name_the_lost_trials(summary: dict[str, Any]) -> None:
-    lines = printed(outcomes_table(summary))
-    assert "3 done, 1 non-finite" in line_with(lines, "MD_ReLU")
-    assert sum("not finite: trial 3" in line for line in lines) == 1
-
-
-def test_the_ledger_of_one_run(summary: dict[str, Any]) -> None:
-    lines = printed(claims_table([("runs/a", summary)]))
-    first = line_with(lines, "lower training MSE")
-    assert "✓ holds" in first
-    assert "0.122 against 0.2675" in first
-    assert "– not measured" in line_with(lines, "pair up")
-    assert "2.9e-31" in "\n".join(lines)
-
-
-def test_the_ledger_of_several_runs(summary: dict[str, Any]) -> None:
-    other = json.loads(json.dumps(summary))
-    other["claims"] = [
-        {**summary["claims"][0], "verdict": "fails", "published": "0.0339", "measured": 0.25},
-        {**summary["claims"][0], "id": "000/only-here", "statement": "Only here."},
-    ]
-    lines = printed(claims_table([("a", summary), ("b", other)]))
-    first = line_with(lines, "lower training MSE")
-    assert first.index("✓ holds") < first.index("✗ fails")
-    text = "\n".join(lines)
-    assert "0.122 against 0.2675 (a)" in text  # runs that differ each say their own
-    assert "0.0339 (b)" in text
-    assert line_with(lines, "Only here").split()[-3:] == ["–", "✓", "holds"]
-
-
-def test_text_of_a_record_is_never_markup(summary: dict[str, Any]) -> None:
-    summary["claims"][0]["statement"] = "[bold]loud[/bold] [red]"
-    summary["outcomes"][0]["model"] = "[blink]x"
-    assert "[bold]loud[/bold] [red]" in "\n".join(printed(claims_table([("[u]n", summary)])))
-    assert "[u]n" in "\n".join(printed(claims_table([("[u]n", summary)])))
-    assert "[blink]x" in "\n".join(printed(outcomes_table(summary)))
+def test_stacked_tables_have_a_section_each_and_their_notes_once() -> None:
+    parts = [replace(TABLE, title=name, lines=TABLE.lines[1:2]) for name in ("Iris", "Wine")]
+    whole = stack("Results", parts, "First.")
+    assert [line.title for line in whole.lines if isinstance(line, Section)] == ["Iris", "Wine"]
+    assert whole.notes == ("First.", "One note.", "Another.")
+    assert not stack("Nothing", [])
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_tables_keep_to_the_terminal(summary: dict[str, Any], width: int) -> None:
-    for table in (results_table(summary), outcomes_table(summary), claims_table([("a", summary)])):
-        assert all(len(line) <= width for line in printed(table, width))
+def test_tables_keep_to_the_terminal(width: int) -> None:
+    assert all(len(line) <= width for line in printed(TABLE, width).splitlines())
 
 
-def test_empty_summaries_make_empty_tables() -> None:
-    bare = {"study": "gaussian", "protocol": "published", "rows": [], "claims": []}
-    assert results_table(bare).row_count == 0
-    assert outcomes_table(bare).row_count == 0
-    assert claims_table([]).row_count == claims_table([("a", bare)]).row_count == 0
+def test_a_narrow_terminal_wraps_lines_and_keeps_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    TABLE.show()
+    assert "Ada" in capsys.readouterr().out
+
+
+def test_the_value_loads_nothing_heavy() -> None:
+    script = "import mahalens.report.tables, json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert not {"torch", "matplotlib", "scipy", "jinja2", "rich"} & set(json.loads(done.stdout))

@@ -63,6 +63,8 @@ class TestPairedLower:
         assert result.p_value == pytest.approx(self.naive_p(difference), abs=1e-12)
         if pairs:
             assert result.shift == pytest.approx(np.median(self.naive_averages(difference)))
+            back = paired_lower([y for _, y in pairs], [x for x, _ in pairs])
+            assert (back.shift, back.n - back.ties) == (-result.shift, back.wins + result.wins)
             assert result.median_difference == np.median(difference)
 
     @pytest.mark.parametrize("size", [1, 5, 6, 20, 50, 51, 80])
@@ -71,15 +73,6 @@ class TestPairedLower:
         a, b = generator.normal(size=size), generator.normal(0.4, size=size)
         expected = scipy_stats.wilcoxon(a, b, alternative="less").pvalue
         assert paired_lower(a, b).p_value == pytest.approx(expected, rel=1e-12)
-
-    def test_swapping_the_models_swaps_the_answer(self):
-        generator = np.random.default_rng(3)
-        a, b = generator.lognormal(size=20), generator.lognormal(0.5, size=20)
-        there, back = paired_lower(a, b), paired_lower(b, a)
-        assert there.wins + back.wins == 20
-        assert there.shift == pytest.approx(-back.shift)
-        assert there.ci95 == pytest.approx((-back.ci95[1], -back.ci95[0]))
-        assert there.p_value < 0.5 < back.p_value
 
     # Two-sided 5 % critical values of the signed-rank test are 0, 2, 8, 52 and 434: a null shift
     # is rejected up to there, so the interval starts at the next average. At 51 pairs the normal
@@ -114,13 +107,6 @@ class TestPairedLower:
         rest = paired_lower([1.0, 0.5], [2.0, 0.0])
         assert some == msgspec.structs.replace(rest, dropped=3)
         assert paired_lower(np.arange(5), np.arange(5) + 1).ci95 is None
-
-    def test_one_bad_trial_does_not_carry_the_shift_away(self):
-        a, b = np.full(20, 0.1), np.full(20, 0.2) + np.linspace(0, 1e-3, 20)
-        b[0] = 1e9
-        result = paired_lower(a, b)
-        assert result.shift == pytest.approx(-0.1, abs=1e-2)
-        assert result.ci95[1] < 0
 
 
 class TestCompare:
@@ -184,7 +170,7 @@ class TestCompare:
         assert result.cohens_d == pytest.approx((a.mean() - b.mean()) / pooled)
         assert result.d_z == pytest.approx((a - b).mean() / (a - b).std(ddof=1))
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=30)
     @given(whole_pairs)
     def test_swapping_the_models_turns_every_sign(self, pairs):
         there, back = compare(*pairs), compare(*reversed(pairs))
@@ -200,7 +186,7 @@ class TestCompare:
         assert_close(there.shapiro_a, back.shapiro_b)
         assert (there.mean_a, there.sd_a) == (back.mean_b, back.sd_b)
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=30)
     @given(whole_pairs, st.integers(-1000, 1000), st.integers(-60, 60))
     def test_neither_place_nor_scale_of_the_metric_matters(self, pairs, shift, power):
         plain = compare(*pairs)
@@ -213,7 +199,7 @@ class TestCompare:
         if plain.n:
             assert moved.mean_difference == pytest.approx(plain.mean_difference * 2.0**power)
 
-    @settings(deadline=None, max_examples=150)
+    @settings(deadline=None, max_examples=50)
     @given(WILD_PAIRS)
     def test_any_numbers_give_a_comparison_without_nan(self, pairs):
         result = compare(*pairs)
@@ -339,8 +325,9 @@ class TestNoncentrality:
         return integrate.quad(integrand, 0, 6, points=points, limit=500)[0]
 
     # On both sides of 100, where a series gives way to an integral.
-    @pytest.mark.parametrize("df", [2, 8, 38])
-    @pytest.mark.parametrize("t", [-3.0, 0.0, 0.4, 2.6, 12.0, 60.0, 99.9, 100.1, 130.0])
+    @pytest.mark.parametrize(
+        ("t", "df"), [(-3.0, 8), (0.0, 2), (0.4, 38), (12.0, 2), (99.9, 8), (100.1, 8), (130.0, 38)]
+    )
     def test_ends_of_the_interval_leave_2_5_percent_outside(self, t, df):
         low, high = noncentrality_interval(t, df)
         assert low < t < high

@@ -31,7 +31,7 @@ def test_sleep_data(margin, p):
     assert msgspec.json.decode(msgspec.json.encode(result), type=Equivalence) == result
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(3, 20), st.floats(0.01, 3), st.floats(-2, 2))
 def test_two_one_sided_tests_and_the_interval_agree(seed, size, margin, shift):
     generator = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ def test_fewer_than_two_pairs_decide_nothing(a, b):
     assert (result.n, result.dropped) == (min(1, len(a)), max(0, len(a) - 1))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(WILD_PAIRS, st.floats(5e-324, sys.float_info.max))
 def test_any_numbers_give_an_answer_without_nan(pairs, margin):
     a, b = pairs

@@ -1,26 +1,36 @@
-"""Distances from N points to K ellipsoids, each with spreads of its own.
+"""Distances from N points to K ellipsoids: Mahalanobis distances to many Gaussians at once.
 
-Where to look: ``base`` is what all kinds can do; ``full``, ``lowrank``, ``spheres`` and ``shared``
-are the kinds. ``products`` makes the blocked matrix products, ``rows`` knows their rounding and
-slopes. ``build`` makes ellipsoids from covariances and data (``assemble`` does it kind by kind,
-``axes`` finds principal axes and chooses ranks), ``files`` keeps them.
+``base`` has what all kinds can do and ``kinds`` the kinds; ``products`` makes the blocked matrix
+products that both rest on; ``fit`` makes ellipsoids from covariances, data and clusters.
+
+>>> import torch
+>>> from mahalens.geometry import ellipsoids
+>>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [5.0, 5.0], [5.0, 7.0], [8.0, 5.0]])
+>>> fitted = ellipsoids.from_data(x, torch.tensor([0, 0, 0, 1, 1, 1]))
+>>> fitted.distances(torch.tensor([[2.0, 0.0], [9.0, 9.0]]))
+tensor([[ 1.1547,  7.3711],
+        [14.4338,  4.6667]])
 """
 
-from mahalens.geometry.ellipsoids.axes import expected_error, top_eigenpairs
 from mahalens.geometry.ellipsoids.base import Ellipsoids, Nearest
-from mahalens.geometry.ellipsoids.build import (
+from mahalens.geometry.ellipsoids.fit import (
     concatenate,
+    expected_error,
     from_clusters,
     from_covariance,
     from_data,
+    top_eigenpairs,
     truncate,
 )
-from mahalens.geometry.ellipsoids.files import load_ellipsoids
-from mahalens.geometry.ellipsoids.full import FullEllipsoids
-from mahalens.geometry.ellipsoids.lowrank import LowRankEllipsoids
-from mahalens.geometry.ellipsoids.shared import SharedBasisEllipsoids
-from mahalens.geometry.ellipsoids.spheres import DiagonalEllipsoids, SphericalEllipsoids
-from mahalens.geometry.ellipsoids.tangent import Tangent
+from mahalens.geometry.ellipsoids.kinds import (
+    DiagonalEllipsoids,
+    FullEllipsoids,
+    LowRankEllipsoids,
+    SharedBasisEllipsoids,
+    SphericalEllipsoids,
+    load_ellipsoids,
+)
+from mahalens.geometry.ellipsoids.products import Tangent
 
 __all__ = [
     "DiagonalEllipsoids",

@@ -1,41 +1,74 @@
-"""What ellipsoids of all kinds can do: K means with their spreads, as one object."""
+"""The base of all kinds of ellipsoids: K means with their spreads, as one object."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mahalens.errors import InputError
-from mahalens.geometry.checks import (
+from mahalens.files import replacing
+from mahalens.geometry._checks import (
     dtype_name,
     require_count,
     require_finite,
+    require_norm,
     require_same_kind,
     require_tensor,
     tensor_of,
 )
-from mahalens.geometry.ellipsoids.checks import require_norm
-from mahalens.geometry.ellipsoids.keeper import Keeper
+from mahalens.geometry._memory import require_memory
+from mahalens.geometry.covariance import root
 from mahalens.geometry.ellipsoids.products import (
     Norm,
+    Tangent,
     least_values,
-    root,
     wanted_accuracy,
     widest,
 )
-from mahalens.geometry.ellipsoids.tangent import Tangent
-from mahalens.geometry.memory import require_memory
 
-NEAREST_BLOCK = 4096
+KIND_KEY = "ellipsoids"
+"""The metadata of a safetensors file under which the kind is kept."""
+_NEAREST_BLOCK = 4096
+_T = TypeVar("_T")
+
+
+class TensorCache:
+    """Values that were computed from tensors, until one of the tensors is replaced or changed."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[list[Tensor], list[tuple[int, int]], Any]] = {}
+
+    def get(self, name: str, tensors: Sequence[Tensor], make: Callable[[], _T]) -> _T:
+        """Return what ``make`` computed from ``tensors``; call it again only after a change.
+
+        (Changes through ``.data``, which hide from autograd, hide from this too.)
+
+        >>> cache, x = TensorCache(), torch.ones(2)
+        >>> cache.get("sum", [x], lambda: float(x.sum()))
+        2.0
+        >>> cache.get("sum", [x.add_(1)], lambda: float(x.sum()))
+        4.0
+        """
+        # In inference mode tensors do not count their changes.
+        state = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+        entry = self._entries.get(name)
+        same = entry is not None and all(
+            old is new for old, new in itertools.zip_longest(entry[0], tensors)
+        )
+        if entry is None or not same or entry[1] != state:
+            entry = self._entries[name] = (list(tensors), state, make())
+        value: _T = entry[2]
+        return value
 
 
 class Nearest(NamedTuple):
@@ -45,77 +78,91 @@ class Nearest(NamedTuple):
     indices: Tensor
 
 
-class Ellipsoids(Keeper, ABC):
+class Ellipsoids(ABC):
     """K ellipsoids in D dimensions: means [K, D] and, by kind, their spreads.
 
-    Made by :func:`mahalens.geometry.ellipsoids.from_covariance`, ``from_data`` and
-    ``from_clusters``, or directly from tensors by one of the subclasses. Tensors are not copied
-    and may require gradients.
+    :func:`mahalens.geometry.ellipsoids.from_covariance`, ``from_data`` and ``from_clusters`` make
+    them; so do the subclasses, directly from tensors. Tensors are not copied and may require
+    gradients. Indexing returns ellipsoids of the same kind; ``len`` is K.
+
+    >>> from mahalens.geometry import ellipsoids
+    >>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0], [2.0, 4.0], [9.0, 9.0], [9.0, 8.0]])
+    >>> spheres = ellipsoids.from_data(x, torch.tensor([0, 0, 0, 0, 1, 1]), kind="spherical")
+    >>> spheres.nearest(x).indices[:, 0]
+    tensor([0, 0, 0, 0, 1, 1])
     """
 
     kind: str
     fields: ClassVar[tuple[str, ...]]
     """Names of the tensors; all but those of ``shared`` have the ellipsoids as first axis."""
     shared: ClassVar[tuple[str, ...]] = ()
+    remainder: Tensor | None = None
+    """One spread [K] for all directions without an axis, where a kind has it."""
 
     def __init__(self, means: Tensor) -> None:
         require_tensor("means", means, "[..., K, D]")
         if means.ndim != 2:
             raise InputError(f"means have shape {list(means.shape)}, wanted [K, D]")
         require_finite("means", means)
-        super().__init__()
         self.means = means
+        self._cache = TensorCache()
 
     # What a kind must know
 
     @property
-    @abstractmethod
     def ranks(self) -> Tensor:
-        """How many directions of each ellipsoid are measured apart [K]."""
+        """Number of directions in which each ellipsoid has a spread of its own [K]."""
+        return torch.full((len(self),), self.dim, device=self.device)
 
     @property
     @abstractmethod
     def covariances(self) -> Tensor:
-        """Sigma_k [K, D, D]; infinite spreads (of a low rank without remainder) are left out."""
+        """Σ_k [K, D, D]; infinite spreads (of a low rank without remainder) are left out."""
 
     @property
     @abstractmethod
     def log_determinants(self) -> Tensor:
-        """log det Sigma_k [K]."""
+        """log det Σ_k [K]."""
 
     @abstractmethod
     def _values(self, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
-        """Squared (or L1) distances [N, K], and how far rounding may have moved them [N, K]."""
+        """Return squared (or L1) distances [N, K], and how far rounding may have moved them."""
 
     @abstractmethod
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
-        """Squared (or L1) distance [P] to ellipsoid k in float64, from x - mean_k [P, D]."""
+        """Return squared (or L1) distances [P] to ellipsoid k in float64, from x - mean_k."""
+
+    @abstractmethod
+    def _steepest(self) -> Tensor:
+        """Return about how much a distance can grow for a step of 1 in an input."""
+
+    @abstractmethod
+    def _tangent(self, x: Tensor, norm: Norm) -> Tangent:
+        """Return :meth:`tangent` of points and a norm that were checked."""
 
     def _least_values(self) -> Tensor | None:
         """See :func:`~mahalens.geometry.ellipsoids.products.least_values`: [K], or None."""
         return least_values(self.dim, None, self.means.detach())
 
-    @abstractmethod
-    def _steepest(self) -> Tensor:
-        """How much a distance can grow for a step of 1 in an input, about."""
+    # What all kinds can do
 
-    @abstractmethod
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
-        """Give the distances of the rows of x [N, D] with their slopes."""
+        """Return the distances of the rows of x [N, D] with their slopes."""
+        x = self._ordinary_points(x)
+        self._require_norm(norm)
+        return self._tangent(x, norm)
 
     def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
-        """Give the gradient [N, D] of ``1/2 sum_k (d_k(x) - target_k)^2`` for targets [N, K]."""
+        """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
         tangent = self.tangent(x, norm)
         return tangent.pull(tangent.distances - targets)
 
-    # What all kinds do with it
-
     def distances(self, x: Tensor, *, squared: bool = False, norm: Norm = "l2") -> Tensor:
-        """Give the distance of every row of x [N, D] to every ellipsoid: [N, K].
+        """Return the distance of every row of x [N, D] to every ellipsoid: [N, K].
 
-        ``sqrt((x - mean_k)^T Sigma_k^-1 (x - mean_k))``, in units of spread; with
-        ``norm="l1"`` the sum of the absolute components along the principal axes instead of
-        the root of the sum of their squares.
+        ``√((x - mean_k)ᵀ Σ_k⁻¹ (x - mean_k))``, in units of spread; with ``norm="l1"`` the sum of
+        the absolute components along the principal axes instead of the root of the sum of their
+        squares.
 
         Everything is one blocked matrix product. Where that may have lost digits (points near a
         mean that lies far from the others, very flat ellipsoids, numbers whose squares the dtype
@@ -127,7 +174,7 @@ class Ellipsoids(Keeper, ABC):
         in it raise :class:`~mahalens.errors.InputError`.
         """
         x = self._points(x)
-        require_norm(norm)
+        self._require_norm(norm)
         require_memory(
             3 * len(x) * len(self) * x.element_size(),
             f"distances of {len(x)} points to {len(self)} ellipsoids",
@@ -136,48 +183,53 @@ class Ellipsoids(Keeper, ABC):
         return self._measured(x, norm, squared=squared)
 
     def _measured(self, x: Tensor, norm: Norm, *, squared: bool) -> Tensor:
-        """Distances [N, K], or their squares: by products where these are good enough."""
-        least = self._keep("least", self._least_values)
-        if least is None:
-            values = x.new_zeros(len(x), len(self))
-            clear = torch.zeros_like(values, dtype=torch.bool)
-        else:
-            values, errors = self._values(x, norm)
-            with torch.no_grad():
-                tolerated = wanted_accuracy(x.dtype) * (2 if norm == "l2" else 1)
-                clear = errors.div_(tolerated) < values  # not so where either is NaN
-                low, high = (float(end) for end in torch.aminmax(values.detach()))
-                if not (low > float(least.max()) and high < math.inf):
-                    clear &= (values > least) & (values < math.inf)
-            if not high < math.inf and values.requires_grad:
-                # Infinite products would make slopes NaN even where their values are not used.
-                values, clear = torch.zeros_like(values), torch.zeros_like(clear)
-        found = _finished(values, norm, squared)
+        """Return distances [N, K], or their squares: by products where these are good enough."""
+        values, clear = self._by_products(x, norm)
+        distances = _finished(values, norm, squared)
         if bool(clear.all()):
-            return found
+            return distances
         n, k = clear.logical_not_().nonzero(as_tuple=True)
         order = torch.argsort(k, stable=True)  # one ellipsoid after the other
         n, k = n[order], k[order]
+        tracked = self._tracked(x)
         again = []
         start = 0
-        places, sizes = (part.tolist() for part in k.unique_consecutive(return_counts=True))
-        for which, size in zip(places, sizes, strict=True):
-            some = n[start : start + size]
+        numbers, sizes = (column.tolist() for column in k.unique_consecutive(return_counts=True))
+        for number, size in zip(numbers, sizes, strict=True):
+            rows = n[start : start + size]
             start += size
 
-            def measure(some: Tensor, which: int = which) -> Tensor:
-                return self._exact(x[some], which, norm, squared=squared).to(x.dtype)
+            def measure(rows: Tensor, number: int = number) -> Tensor:
+                return self._exact(x[rows], number, norm, squared=squared).to(x.dtype)
 
-            if self._tracked(x):  # made again on the way back, rather than differences kept
-                again.append(checkpoint(measure, some, use_reentrant=False))
+            if tracked:  # computed again in the backward pass, instead of storing differences
+                again.append(checkpoint(measure, rows, use_reentrant=False))
             else:
-                again.append(measure(some))
-        if found.requires_grad or self._tracked(x):
-            return found.index_put((n, k), torch.cat(again))
-        return found.index_put_((n, k), torch.cat(again))
+                again.append(measure(rows))
+        if distances.requires_grad or tracked:
+            return distances.index_put((n, k), torch.cat(again))
+        return distances.index_put_((n, k), torch.cat(again))
+
+    def _by_products(self, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        """Return :meth:`_values` [N, K], and where rounding and range have left them good."""
+        least = self._cached("least", self._least_values)
+        if least is None:
+            values = x.new_zeros(len(x), len(self))
+            return values, torch.zeros_like(values, dtype=torch.bool)
+        values, errors = self._values(x, norm)
+        with torch.no_grad():
+            tolerated = wanted_accuracy(x.dtype) * (2 if norm == "l2" else 1)
+            clear = errors.div_(tolerated) < values  # not so where either is NaN
+            low, high = (float(end) for end in torch.aminmax(values.detach()))
+            if not (low > float(least.max()) and high < math.inf):
+                clear &= (values > least) & (values < math.inf)
+        if not high < math.inf and values.requires_grad:
+            # Infinite products would make slopes NaN even where their values are not used.
+            return torch.zeros_like(values), torch.zeros_like(clear)
+        return values, clear
 
     def _exact(self, x: Tensor, k: int, norm: Norm, *, squared: bool) -> Tensor:
-        """Distance [P] of x [P, D] to ellipsoid k, or its square, in float64."""
+        """Return the distance [P] of x [P, D] to ellipsoid k, or its square, in float64."""
         mean = self.means[k].double()
         if x.dtype == torch.float32:  # float64 holds all squares of its numbers
             return _finished(self._exactly(x.double() - mean, k, norm), norm, squared)
@@ -197,11 +249,11 @@ class Ellipsoids(Keeper, ABC):
             power = torch.minimum(power, 1000 - torch.where(size > 0, size, 1.0).log2().ceil())
             scale = torch.where(usual, 1.0, torch.exp2(power))
         values = self._exactly(delta * scale[:, None], k, norm)
-        found = _finished(values, norm, squared=False) / scale / unit
-        return found.square() if squared else found
+        distances = _finished(values, norm, squared=False) / scale / unit
+        return distances.square() if squared else distances
 
     def nearest(self, x: Tensor, k: int = 1, *, norm: Norm = "l2") -> Nearest:
-        """Give the k nearest ellipsoids of every row of x [N, D], without keeping all N x K.
+        """Return the k nearest ellipsoids of every row of x [N, D], without storing all N x K.
 
         >>> from mahalens.geometry import SphericalEllipsoids
         >>> two = SphericalEllipsoids(torch.tensor([[0.0], [10.0]]), torch.tensor([1.0, 5.0]))
@@ -214,31 +266,30 @@ class Ellipsoids(Keeper, ABC):
             raise InputError(f"k is {k}, wanted at most the {len(self)} ellipsoids there are")
         x = self._points(x)
         blocks = [
-            torch.topk(self.distances(some, norm=norm), k, dim=1, largest=False)
-            for some in x.split(NEAREST_BLOCK)
+            torch.topk(self.distances(block, norm=norm), k, dim=1, largest=False)
+            for block in x.split(_NEAREST_BLOCK)
         ]
-        return Nearest(
-            torch.cat([values for values, _ in blocks]), torch.cat([places for _, places in blocks])
-        )
+        distances, indices = (torch.cat(columns) for columns in zip(*blocks, strict=True))
+        return Nearest(distances, indices)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Give log N(x_n; mean_k, Sigma_k) for every row of x [N, D] and every ellipsoid: [N, K].
+        """Return log N(x_n; mean_k, Σ_k) for every row of x [N, D] and every ellipsoid: [N, K].
 
-        -1/2 (distance^2 + D log 2 pi + log det Sigma_k)
+        ``-½ (distance² + D log 2π + log det Σ_k)``
         """
         constant = self.dim * math.log(2 * math.pi) + self.log_determinants
         return -0.5 * (self.distances(x, squared=True) + constant)
 
     def responsibilities(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Give the share of each ellipsoid in each point [N, K], as in a Gaussian mixture.
+        """Return the share of each ellipsoid in each point [N, K], as in a Gaussian mixture.
 
-        ``weights`` [K] are the shares of the ellipsoids, equal if not given. Rows sum to 1, so
-        that they cannot say that a point is far from all ellipsoids: ask ``distances`` that.
+        ``weights`` [K] are the shares of the ellipsoids in the mixture, equal by default. Rows sum
+        to 1, also for a point that is far from all ellipsoids: only ``distances`` shows that.
         """
         return torch.softmax(self._joint(x, weights), dim=1)
 
     def log_likelihood(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Give the log-density [N] of the mixture of all ellipsoids."""
+        """Return the log-density [N] of the mixture of all ellipsoids at each row of x [N, D]."""
         return torch.logsumexp(self._joint(x, weights), dim=1)
 
     def _joint(self, x: Tensor, weights: Tensor | None) -> Tensor:
@@ -275,17 +326,17 @@ class Ellipsoids(Keeper, ABC):
         return self.means.device
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, as they are saved."""
-        found = {name: getattr(self, name) for name in self.fields}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        """Return all tensors by name, as they are saved."""
+        tensors = {name: getattr(self, name) for name in self.fields}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Make ellipsoids of this kind from what :meth:`tensors` gave."""
+        """Make ellipsoids of this kind from what :meth:`tensors` returned."""
         return cls(**tensors)
 
     def map(self, change: Callable[[Tensor], Tensor], *, shared: bool = True) -> Self:
-        """Give ellipsoids of the same kind with every tensor changed."""
+        """Return ellipsoids of the same kind with every tensor changed (unless it is shared)."""
         return self.from_tensors(
             {
                 name: change(tensor) if shared or name not in self.shared else tensor
@@ -294,7 +345,7 @@ class Ellipsoids(Keeper, ABC):
         )
 
     def _rescaled(self, unit: float) -> Self:
-        """The same ellipsoids in other units: all lengths times ``unit``."""
+        """Return the same ellipsoids in other units: all lengths times ``unit``."""
         factors = {"means": unit, "spreads": unit, "remainder": unit, "whitening": 1 / unit}
         return self.from_tensors(
             {name: tensor * factors.get(name, 1.0) for name, tensor in self.tensors().items()}
@@ -303,14 +354,14 @@ class Ellipsoids(Keeper, ABC):
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Self:
-        """Give the same ellipsoids in another dtype or on another device."""
+        """Return the same ellipsoids in another dtype or on another device."""
         return self.map(lambda t: t.to(device, dtype if t.is_floating_point() else None))
 
     def __len__(self) -> int:
         return len(self.means)
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Self:
-        """Give some of the ellipsoids, always as a collection: ``e[3]`` holds one."""
+        """Return some of the ellipsoids, always as a collection: ``e[3]`` holds one."""
         if not isinstance(index, slice):
             with contextlib.suppress(TypeError):
                 index = operator.index(index)  # type: ignore[arg-type]
@@ -335,18 +386,44 @@ class Ellipsoids(Keeper, ABC):
         return ""
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file; :func:`~mahalens.geometry.load_ellipsoids` reads it."""
-        from mahalens.geometry.ellipsoids.files import save_ellipsoids
+        """Write a safetensors file; :func:`~mahalens.geometry.load_ellipsoids` reads it.
 
-        save_ellipsoids(self, Path(path))
+        The kind is its only metadata. A file of that name stays as it was until the new one is
+        complete.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self.tensors().items():
+            ready = tensor.detach().cpu().contiguous()
+            memory = {t.untyped_storage()._cdata for t in tensors.values()}
+            # The format has no two names for the same memory.
+            tensors[name] = ready.clone() if ready.untyped_storage()._cdata in memory else ready
+        try:
+            with replacing(Path(path)) as temporary:
+                save_file(tensors, temporary, {KIND_KEY: self.kind})
+        except SafetensorError as error:
+            raise InputError(f"{path}: cannot be written ({str(error).splitlines()[0]})") from None
+
+    # Helpers of the kinds
+
+    def _cached(self, name: str, make: Callable[[], _T]) -> _T:
+        """Return what ``make`` computes from the tensors; see :class:`TensorCache`."""
+        return self._cache.get(name, list(self.tensors().values()), make)
 
     def _tracked(self, *others: Tensor) -> bool:
-        """Whether gradients are wanted."""
+        """Return whether gradients are asked for, of these ellipsoids or of other tensors."""
         everything = (*self.tensors().values(), *others)
         return torch.is_grad_enabled() and any(t.requires_grad for t in everything)
 
+    def _centred(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points and means relative to the mean of all means: products then lose less."""
+        centre = self.means.detach().mean(dim=0)
+        return x - centre, self.means - centre
+
     def _points(self, x: Tensor) -> Tensor:
-        """Points [N, D] as they are asked for; NumPy arrays take the dtype of the ellipsoids."""
+        """Return points [N, D] that were checked; NumPy arrays take the dtype of the ellipsoids."""
         x = tensor_of("x", x, self.means)
         require_tensor("x", x, "[..., N, D]")
         if x.ndim != 2 or x.shape[1] != self.dim:
@@ -359,7 +436,7 @@ class Ellipsoids(Keeper, ABC):
         return x
 
     def _ordinary_points(self, x: Tensor) -> Tensor:
-        """The same where slopes are asked for, which take squares of all numbers."""
+        """Return the same for slopes, which take the squares of all numbers."""
         x = self._points(x)
         if not self._has_room(float(x.detach().abs().max())):
             remedy = "convert both to float64" if self.dtype == torch.float32 else "scale both"
@@ -369,19 +446,27 @@ class Ellipsoids(Keeper, ABC):
             )
         return x
 
+    def _require_norm(self, norm: str) -> None:
+        """Raise unless the norm is one that these ellipsoids can measure."""
+        require_norm(norm)
+        if norm == "l1" and self.remainder is not None:
+            raise InputError(
+                'norm is "l1" but these ellipsoids have a remainder, whose components are not '
+                'known; take norm="l2", or ellipsoids of kind "low-rank"'
+            )
+
     def _has_room(self, largest: float = 0.0) -> bool:
-        """Whether squares of points up to ``largest``, of means and of spreads fit the dtype."""
-        if self._keep("least", self._least_values) is None:
+        """Return whether squares of points up to ``largest``, means and spreads fit the dtype."""
+        if self._cached("least", self._least_values) is None:
             return False
         limit = widest(self.dtype) ** 2
-        steepest = self._keep("steepest", lambda: float(self._steepest()))
-        far = self._keep("far", lambda: float(self.means.detach().abs().max()))
-        far = max(largest, far)
+        steepest = self._cached("steepest", lambda: float(self._steepest()))
+        far = max(largest, self._cached("far", lambda: float(self.means.detach().abs().max())))
         return 1 / limit <= steepest <= limit and far <= limit and far * steepest <= limit
 
 
 def _finished(values: Tensor, norm: Norm, squared: bool) -> Tensor:
-    """Distances, or their squares, from the sums of squares (L2) or absolute values (L1)."""
+    """Return distances, or their squares, from sums of squares (L2) or absolute values (L1)."""
     if norm == "l1":
         return values.square() if squared else values
     if squared:

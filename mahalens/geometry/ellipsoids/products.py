@@ -2,38 +2,54 @@
 
 With points relative to a common centre, ``rows_k (x - mean_k) = rows_k x - rows_k mean_k``: one
 product with the rows of all ellipsoids under each other, cut into panels that stay in the cache,
-each reduced to its norms before the next is made. The subtraction costs no pass of its own: the
-points get a first input that is always 1, the rows a first column ``-rows_k mean_k``.
+each reduced to its norms before the next is made. The subtraction needs no extra pass: the points
+get a first input that is always 1, the rows a first column ``-rows_k mean_k``.
+
+Also here: slopes of such norms (:class:`RowTangent`, :func:`descend_rows`), how far rounding may
+have moved them (:func:`product_errors`), and the range in which a dtype can square numbers.
 """
 
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from mahalens.geometry.covariance import root
+
 Norm = Literal["l2", "l1"]
 
-POINTS = 1024
-"""Points in a panel."""
-ROWS = 1600
-"""Rows in a panel, about: with as many points it takes 6 MB in float32, which caches hold."""
-STRIPES = 4
-"""Into how many bands a triangular factor is cut; what lies right of a band is never multiplied."""
-SMALLEST_STRIPE = 16
-SMALL_MATRIX = 2**15
+
+class Blocks(NamedTuple):
+    """Sizes of the blocks into which products are cut; results do not depend on them.
+
+    A panel of 1,600 rows times 1,024 points takes 6 MB in float32, which caches hold.
+    """
+
+    points: int = 1024
+    rows: int = 1600
+    """Rows in a panel, about: at least one ellipsoid is taken whole."""
+    stripes: int = 4
+    """Bands into which a triangular factor is cut; the zeros to their right are not multiplied."""
+    smallest_stripe: int = 16
+    small_matrix: int = 2**15
+    """Matrices with fewer entries are multiplied in batches, larger ones one after the other."""
+
+
+BLOCKS = Blocks()
 
 
 @dataclass(frozen=True)
 class Panel:
     """Rows of some ellipsoids, under each other, with their offsets in the first column.
 
-    ``columns`` says which ellipsoids; ``rows`` is [len(columns) height, 1 + width] and meets the
-    first ``width`` inputs of a point only.
+    ``columns`` has the numbers of the ellipsoids; ``rows`` is [len(columns) height, 1 + width] and
+    is multiplied with the first ``width`` inputs of a point only.
     """
 
     rows: Tensor
@@ -41,64 +57,73 @@ class Panel:
     height: int
 
 
-def panels(means: Tensor, rows: Tensor, ranks: Tensor, *, triangular: bool = False) -> list[Panel]:
+def panels(
+    means: Tensor,
+    rows: Tensor,
+    ranks: Tensor,
+    *,
+    triangular: bool = False,
+    blocks: Blocks = BLOCKS,
+) -> list[Panel]:
     """Arrange rows [K, R, D] of ellipsoids with means [K, D] for :func:`row_norms`.
 
-    Ellipsoids of similar rank share a panel, so that little is multiplied by the zero rows that
-    fill up those of smaller rank. Triangular rows are cut into stripes; those of the same
-    ellipsoids come after each other, with the very same ``columns``.
+    Ellipsoids of similar rank share a panel, because those of smaller rank are filled up with rows
+    of zeros. Triangular rows are cut into stripes; the stripes of the same ellipsoids follow each
+    other and have the same ``columns`` object.
     """
     dim = rows.shape[-1]
     offsets = -torch.einsum("krd,kd->kr", rows, means)
     order = torch.argsort(ranks, descending=True, stable=True)
-    found = []
+    arranged = []
     start = 0
     while start < len(order):
         stripes = [(0, max(1, int(ranks[order[start]])))]
         if triangular:
-            stripes = _stripes(dim)
+            stripes = _stripes(dim, blocks)
         tallest = max(bottom - top for top, bottom in stripes)
-        some = order[start : start + max(1, ROWS // tallest)]
-        start += len(some)
+        columns = order[start : start + max(1, blocks.rows // tallest)]
+        start += len(columns)
         for top, bottom in stripes:
             width = bottom if triangular else dim
-            offset, part = offsets[some, top:bottom, None], rows[some, top:bottom, :width]
-            joined = torch.cat([offset, part], dim=-1).reshape(-1, 1 + width)
-            found.append(Panel(joined, some, bottom - top))
-    return found
+            offset, band = offsets[columns, top:bottom, None], rows[columns, top:bottom, :width]
+            joined = torch.cat([offset, band], dim=-1).reshape(-1, 1 + width)
+            arranged.append(Panel(joined, columns, bottom - top))
+    return arranged
 
 
-def _stripes(height: int) -> list[tuple[int, int]]:
-    count = max(1, min(STRIPES, height // SMALLEST_STRIPE))
+def _stripes(height: int, blocks: Blocks) -> list[tuple[int, int]]:
+    count = max(1, min(blocks.stripes, height // blocks.smallest_stripe))
     edges = [round(height * i / count) for i in range(count + 1)]
     return list(itertools.pairwise(edges))
 
 
-def row_norms(x: Tensor, arranged: Sequence[Panel], count: int, norm: Norm) -> Tensor:
-    """Give sum of squares (``"l2"``) or of absolute values (``"l1"``) over rows: [N, count].
+def row_norms(
+    x: Tensor, arranged: Sequence[Panel], count: int, norm: Norm, blocks: Blocks = BLOCKS
+) -> Tensor:
+    """Return the sum of squares (``"l2"``) or absolute values (``"l1"``) over rows: [N, count].
 
     x [N, D] is relative to the same centre as the means were.
     """
     result = x.new_zeros(len(x), count)
     points = torch.cat([x.new_ones(len(x), 1), x], dim=1)
     for panel in arranged:
-        size, wide = panel.rows.shape
-        buffer = x.new_empty(min(POINTS, len(x)), size)
-        for start in range(0, len(x), POINTS):
-            some = points[start : start + POINTS, :wide]
-            product = torch.mm(some, panel.rows.T, out=buffer[: len(some)])
-            parts = product.view(len(some), len(panel.columns), panel.height)
-            found: Tensor
+        size, width = panel.rows.shape
+        buffer = x.new_empty(min(blocks.points, len(x)), size)
+        for start in range(0, len(x), blocks.points):
+            block = points[start : start + blocks.points, :width]
+            product = torch.mm(block, panel.rows.T, out=buffer[: len(block)])
+            parts = product.view(len(block), len(panel.columns), panel.height)
+            norms: Tensor
             if norm == "l2":
-                found = torch.linalg.vector_norm(parts, dim=-1).square_()
+                norms = torch.linalg.vector_norm(parts, dim=-1).square_()
             else:
-                found = torch.linalg.vector_norm(parts, ord=1, dim=-1)
-            result[start : start + POINTS].index_add_(1, panel.columns, found)
+                norms = torch.linalg.vector_norm(parts, ord=1, dim=-1)
+            result[start : start + blocks.points].index_add_(1, panel.columns, norms)
     return result
 
 
 def row_products(x: Tensor, arranged: Sequence[Panel]) -> list[Tensor]:
-    """Give the products themselves, [N, ellipsoids of the panel, height] for each panel."""
+    """Return the products themselves, [N, ellipsoids of the panel, height] for each panel."""
     points = torch.cat([x.new_ones(len(x), 1), x], dim=1)
     return [
         (points[:, : panel.rows.shape[1]] @ panel.rows.T).view(len(x), -1, panel.height)
@@ -107,7 +132,7 @@ def row_products(x: Tensor, arranged: Sequence[Panel]) -> list[Tensor]:
 
 
 def pull_rows(weighted: Sequence[Tensor], arranged: Sequence[Panel], dim: int) -> Tensor:
-    """Give sum_k rows_k^T z_nk [N, dim] for weighted products z as of :func:`row_products`."""
+    """Return ``Σ_k rows_kᵀ z_nk`` [N, dim] for products z of :func:`row_products`, weighted."""
     result = weighted[0].new_zeros(len(weighted[0]), dim)
     for z, panel in zip(weighted, arranged, strict=True):
         width = panel.rows.shape[1] - 1
@@ -116,14 +141,18 @@ def pull_rows(weighted: Sequence[Tensor], arranged: Sequence[Panel], dim: int) -
 
 
 def pull_rows_each(
-    products: Sequence[Tensor], arranged: Sequence[Panel], count: int, dim: int
+    products: Sequence[Tensor],
+    arranged: Sequence[Panel],
+    count: int,
+    dim: int,
+    blocks: Blocks = BLOCKS,
 ) -> Tensor:
-    """Give rows_k^T z_nk for each ellipsoid apart: [N, count, dim]."""
+    """Return ``rows_kᵀ z_nk`` for each ellipsoid: [N, count, dim]."""
     result = products[0].new_zeros(len(products[0]), count, dim)
     for z, panel in zip(products, arranged, strict=True):
         width = panel.rows.shape[1] - 1
         rows = panel.rows[:, 1:].view(-1, panel.height, width)
-        if panel.height * width < SMALL_MATRIX:
+        if panel.height * width < blocks.small_matrix:
             pulled = torch.bmm(z.transpose(0, 1), rows).transpose(0, 1)
             result[:, :, :width].index_add_(1, panel.columns, pulled)
         else:  # one after the other: batched products with few points are slow
@@ -132,54 +161,84 @@ def pull_rows_each(
     return result
 
 
-class RowNorms(torch.autograd.Function):
+class _RowNorms(torch.autograd.Function):
     """:func:`row_norms` with gradients for points, means and rows, in as little memory.
 
-    The products are made again on the way back instead of being kept: [N, K R] numbers would
-    be more than the answer by a factor of R.
+    The backward pass computes the products again instead of storing them: [N, K R] numbers would
+    be R times as many as the answer.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, means: Tensor, rows: Tensor, ranks: Tensor, norm: Norm
+        ctx: Any,
+        x: Tensor,
+        means: Tensor,
+        rows: Tensor,
+        ranks: Tensor,
+        norm: Norm,
+        blocks: Blocks,
     ) -> Tensor:
-        """Give the norms [N, K] for centred x [N, D] and means [K, D]."""
+        """Return the norms [N, K] for centred x [N, D] and means [K, D]."""
         ctx.save_for_backward(x, means, rows)
-        ctx.norm = norm
-        return row_norms(x, panels(means, rows, ranks), len(means), norm)
+        ctx.norm, ctx.blocks = norm, blocks
+        return row_norms(x, panels(means, rows, ranks, blocks=blocks), len(means), norm, blocks)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Give the gradients of x, means and rows from that of the norms."""
+        """Return the gradients of x, means and rows from that of the norms."""
         x, means, rows = ctx.saved_tensors
+        slopes: tuple[Tensor | None, ...]
         if torch.is_grad_enabled():  # a gradient of this gradient will be asked for
-            return (*_slopes_for_more(grad, x, means, rows, ctx.norm), None, None)
-        return (*_slopes(grad, x, means, rows, ctx.norm, ctx.needs_input_grad), None, None)
+            slopes = _differentiable_slopes(grad, x, means, rows, ctx.norm)
+        else:
+            slopes = _slopes(grad, x, means, rows, ctx.norm, ctx.needs_input_grad, ctx.blocks)
+        return (*slopes, None, None, None)
+
+
+def tracked_row_norms(
+    x: Tensor,
+    means: Tensor,
+    rows: Tensor,
+    ranks: Tensor,
+    norm: Norm,
+    blocks: Blocks = BLOCKS,
+) -> Tensor:
+    """Return :func:`row_norms` [N, K] for centred x and means, with gradients for all tensors."""
+    values: Tensor = _RowNorms.apply(  # type: ignore[no-untyped-call]
+        x, means, rows, ranks, norm, blocks
+    )
+    return values
 
 
 def _slopes(
-    grad: Tensor, x: Tensor, means: Tensor, rows: Tensor, norm: Norm, needed: Sequence[bool]
+    grad: Tensor,
+    x: Tensor,
+    means: Tensor,
+    rows: Tensor,
+    norm: Norm,
+    needed: Sequence[bool],
+    blocks: Blocks,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     count, rank, dim = rows.shape
     of_x = torch.zeros_like(x) if needed[0] else None
     of_means = torch.zeros_like(means) if needed[1] else None
     of_rows = torch.zeros_like(rows) if needed[2] else None
-    group = max(1, ROWS // rank)
+    group = max(1, blocks.rows // rank)
     for k in range(0, count, group):
         weight = rows[k : k + group].reshape(-1, dim)
         mean = means[k : k + group]
         offset = torch.einsum("krd,kd->kr", rows[k : k + group], mean).reshape(-1)
         total = weight.new_zeros(len(weight))
         of_weight = torch.zeros_like(weight) if of_rows is not None else None
-        for start in range(0, len(x), POINTS):
-            some = x[start : start + POINTS]
-            z = (some @ weight.T).sub_(offset).view(len(some), -1, rank)
+        for start in range(0, len(x), blocks.points):
+            here = slice(start, start + blocks.points)
+            z = (x[here] @ weight.T).sub_(offset).view(len(x[here]), -1, rank)
             z = z.mul_(2) if norm == "l2" else z.sign_()
-            pull = z.mul_(grad[start : start + POINTS, k : k + group, None]).view(len(some), -1)
+            pull = z.mul_(grad[here, k : k + group, None]).view(len(z), -1)
             if of_x is not None:
-                of_x[start : start + POINTS].addmm_(pull, weight)
+                of_x[here].addmm_(pull, weight)
             if of_weight is not None:
-                of_weight.addmm_(pull.T, some)
+                of_weight.addmm_(pull.T, x[here])
             total += pull.sum(dim=0)
         spread = total.view(-1, rank, 1)
         if of_means is not None:
@@ -189,10 +248,10 @@ def _slopes(
     return of_x, of_means, of_rows
 
 
-def _slopes_for_more(
+def _differentiable_slopes(
     grad: Tensor, x: Tensor, means: Tensor, rows: Tensor, norm: Norm
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by differentiable operations; takes [N, K R] numbers."""
+    """Return the same by differentiable operations; takes [N, K R] numbers."""
     z = torch.einsum("nd,krd->nkr", x, rows) - torch.einsum("krd,kd->kr", rows, means)
     pull = (2 * z if norm == "l2" else z.sign()) * grad[..., None]
     total = pull.sum(dim=0)
@@ -204,27 +263,127 @@ def _slopes_for_more(
     )
 
 
-def root(squared: Tensor) -> Tensor:
-    """Square root with slope 0 at 0, where the true one is infinite.
+class Tangent(ABC):
+    """The distances [N, K] of N points, and how they change with the points.
 
-    >>> x = torch.zeros(1, requires_grad=True)
-    >>> root(x).backward()
-    >>> x.grad
-    tensor([0.])
+    Searches for points need it. The slope at distance 0, where there is a kink, is 0.
     """
-    positive = squared > 0
-    # Two choices: a slope of infinity times 0 in the first would be NaN.
-    # The product keeps NaN what it is.
-    return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), squared.detach() * 0)
+
+    distances: Tensor
+
+    @abstractmethod
+    def pull(self, weights: Tensor) -> Tensor:
+        """Return ``Σ_k weights_nk grad d_k(x_n)`` [N, D] for weights [N, K]."""
+
+    @abstractmethod
+    def jacobian(self) -> Tensor:
+        """Return ``grad d_k(x_n)`` for every n and k: [N, K, D]."""
+
+
+def inverse(distances: Tensor) -> Tensor:
+    """Return 1 / d, and 0 at 0: the slope at the kink."""
+    return torch.where(distances > 0, 1 / torch.where(distances > 0, distances, 1.0), 0.0)
+
+
+@torch.no_grad()
+def descend_rows(x: Tensor, targets: Tensor, arranged: Sequence[Panel], norm: Norm) -> Tensor:
+    """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²``, a group of panels at a time.
+
+    Both passes over a group happen while its rows are in the cache, which reads them from memory
+    once instead of twice: reading is what takes the time for few points and many ellipsoids.
+    """
+    result = torch.zeros_like(x)
+    for _, group in itertools.groupby(arranged, key=lambda panel: id(panel.columns)):
+        members = list(group)
+        wanted = targets[:, members[0].columns]
+        products = row_products(x, members)
+        if norm == "l2":
+            distances = root(torch.stack([z.square().sum(dim=-1) for z in products]).sum(dim=0))
+            weights = (distances - wanted) * inverse(distances)
+        else:
+            weights = torch.stack([z.abs().sum(dim=-1) for z in products]).sum(dim=0) - wanted
+            products = [z.sign_() for z in products]
+        result += pull_rows([z.mul_(weights[..., None]) for z in products], members, x.shape[1])
+    return result
+
+
+class RowTangent(Tangent):
+    """Slopes of ``‖W_k (x - mean_k)‖``: ``W_kᵀ z / ‖z‖``, or ``W_kᵀ sign(z)`` for the L1 norm.
+
+    ``x`` [N, D] is relative to the same centre as the panels.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        arranged: Sequence[Panel],
+        count: int,
+        norm: Norm,
+        blocks: Blocks = BLOCKS,
+    ) -> None:
+        self._arranged, self._count, self._dim = arranged, count, x.shape[1]
+        self._norm, self._blocks = norm, blocks
+        self._products = row_products(x, arranged)
+        total = x.new_zeros(len(x), count)
+        for z, panel in zip(self._products, arranged, strict=True):
+            part = z.square() if norm == "l2" else z.abs()
+            total.index_add_(1, panel.columns, part.sum(dim=-1))
+        self.distances = root(total) if norm == "l2" else total
+
+    def pull(self, weights: Tensor) -> Tensor:
+        """Return ``Σ_k weights_nk grad d_k(x_n)`` [N, D] for weights [N, K]."""
+        if self._norm == "l2":
+            weights = weights * inverse(self.distances)
+        weighted = [
+            self._slope(z) * weights[:, panel.columns, None]
+            for z, panel in zip(self._products, self._arranged, strict=True)
+        ]
+        return pull_rows(weighted, self._arranged, self._dim)
+
+    def jacobian(self) -> Tensor:
+        """Return ``grad d_k(x_n)`` for every n and k: [N, K, D]."""
+        slopes = [self._slope(z) for z in self._products]
+        pulled = pull_rows_each(slopes, self._arranged, self._count, self._dim, self._blocks)
+        return pulled * inverse(self.distances)[..., None] if self._norm == "l2" else pulled
+
+    def _slope(self, z: Tensor) -> Tensor:
+        return z if self._norm == "l2" else z.sign()
+
+
+@torch.no_grad()
+def squares(rows: Tensor) -> Tensor:
+    """Return the sum of the squares of all entries of each of rows [K, R, D]: [K]."""
+    return torch.stack([matrix.square().sum() for matrix in rows.detach()])
+
+
+@torch.no_grad()
+def product_errors(x: Tensor, means: Tensor, values: Tensor, sizes: Tensor, norm: Norm) -> Tensor:
+    """Return how far rounding may have moved the norms [N, K] of rows times centred x [N, D].
+
+    A product w · x is off by about u ‖w‖ ‖x‖ with the unit roundoff u, and so is w · mean;
+    the vector of products is then off by e = u ‖W‖ √(‖x‖² + ‖mean‖²), and its squared norm v by
+    2 e √v + e².
+    """
+    reach = reaches(x, means)
+    # Never below the root of the smallest number: sizes of less have lost digits themselves.
+    error = reach * ((sizes + torch.finfo(x.dtype).tiny).sqrt() * unit_roundoff(x.dtype))
+    return error if norm == "l1" else error.square().addcmul_(error, values.sqrt(), value=2)
+
+
+@torch.no_grad()
+def reaches(x: Tensor, means: Tensor) -> Tensor:
+    """Return √(‖x‖² + ‖mean‖²) for every point and mean [N, K]."""
+    of_x = x.square().sum(dim=1) + torch.finfo(x.dtype).tiny
+    return (of_x[:, None] + means.square().sum(dim=1)).sqrt_()
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """How far rounding moves a number, relative to it, at most."""
+    """Return how far rounding moves a number at most, relative to it."""
     return float(torch.finfo(dtype).eps) / 2
 
 
 def wanted_accuracy(dtype: torch.dtype) -> float:
-    """How far a distance may be off, relative to it."""
+    """Return how far a distance may be off, relative to it."""
     return 5e-6 if dtype == torch.float32 else 1e-12
 
 

@@ -1,8 +1,10 @@
-"""The page of an audit: shows what a record holds, and computes nothing.
+"""The page, figures and tables of an audit: show what a record holds, and compute nothing.
 
-:func:`mahalens.report.write_audit_report` writes it. The parts: :mod:`.choice` decides which
-units of large layers the page carries, :mod:`.units` and :mod:`.details` turn the readings into
-short numbers, :mod:`.images` the samples into small pictures, :mod:`.payload` puts them into one
-object that the page's script draws from, :mod:`.about` words what stands around it,
-:mod:`.strips` and :mod:`.overview` draw the figures, :mod:`.page` writes the files.
+===================  ==========================================================================
+``folder``           an audit as a folder: :func:`write_audit`, :func:`load_audit_folder`
+``page``             ``report.html``: :func:`mahalens.report.write_audit_report`
+``payload``          the object that the page's script draws from, cut to what a browser takes
+``tables``           the table of layers, on the page and in the terminal, and its words
+``strips``           the figures for papers and slides
+===================  ==========================================================================
 """

@@ -1,4 +1,4 @@
-"""Writes the page of an audit and, on demand, its figures."""
+"""Write the page of an audit and, on demand, its figures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import os
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mahalens.auditing.record import AuditRecord
+from mahalens.auditing.record import AuditRecord, Settings
+from mahalens.auditing.record_tables import shortened
+from mahalens.auditing.verdict import RULE
+from mahalens.errors import InputError
 from mahalens.files import write_file
-from mahalens.report.audit import about
-from mahalens.report.audit.compact import with_visible_text
 from mahalens.report.audit.payload import as_script, page_data
+from mahalens.report.audit.tables import layer_table, with_visible_text, words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +29,21 @@ DRAWN_LAYERS = 60
 """Layers that get a figure of their own; each takes half a second to draw."""
 _DPI = 150
 _LAYER_FIGURE = re.compile(r"layer-\d+-[\w.-]*\.png")
+
+_SETTINGS = {
+    "tolerance": "Activity begins above",
+    "rare": "Rarely active below (shares of the rows)",
+    "through": "Passes through a class within (spreads)",
+    "cosine": "Pairs beyond a cosine of",
+    "quantiles": "Quantiles",
+    "bins": "Bins of a histogram",
+    "rows_kept": "Rows kept for quantiles and histograms",
+    "patches": "Patches per sample for covariances",
+    "widest": "Widest input with a covariance",
+    "prototypes": "Prototypes per unit and reading",
+    "clusters": "Clusters asked for",
+    "seed": "Seed",
+}
 
 
 def write_audit_report(
@@ -49,8 +66,6 @@ def write_audit_report(
         InputError: if ``record`` is something else.
         RunFolderError: if the folder cannot be written.
     """
-    from mahalens.errors import InputError
-
     if not isinstance(record, AuditRecord):
         raise InputError(
             f"a record of an audit is wanted, but {type(record).__name__} was given; "
@@ -65,18 +80,17 @@ def write_audit_report(
 
 def _write_figures(record: AuditRecord, folder: Path) -> None:
     """Draw the network and its first layers; remove figures of an earlier record."""
-    from mahalens.report.audit.overview import draw_overview
-    from mahalens.report.audit.strips import draw_strips
-    from mahalens.report.figures.style import styled
+    from mahalens.report.audit.strips import draw_overview, draw_strips
+    from mahalens.report.style import styled
 
     written = set()
     with styled():
         if record.layers:
-            write_file(folder / "overview.png", as_png(draw_overview(record)))
+            write_file(folder / "overview.png", _as_png(draw_overview(record)))
             written.add("overview.png")
         for number, layer in enumerate(record.layers[:DRAWN_LAYERS], start=1):
             name = figure_name(number, layer.name)
-            write_file(folder / name, as_png(draw_strips(record, layer)))
+            write_file(folder / name, _as_png(draw_strips(record, layer)))
             written.add(name)
     # Figures of an earlier record would show what this one does not hold.
     with contextlib.suppress(OSError):
@@ -86,11 +100,9 @@ def _write_figures(record: AuditRecord, folder: Path) -> None:
 
 
 def render_audit_page(record: AuditRecord) -> str:
-    """The page as text: one HTML document that refers to nothing outside itself."""
+    """Return the page as text: one HTML document that refers to nothing outside itself."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
-
-    from mahalens.auditing.verdicts import RULE
 
     environment = Environment(
         loader=PackageLoader("mahalens.report"),
@@ -100,19 +112,19 @@ def render_audit_page(record: AuditRecord) -> str:
         lstrip_blocks=True,
     )
     record = with_visible_text(record)
-    script = page_script()
+    script = _page_script()
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return environment.get_template("audit/page.html.j2").render(
         title=record.model,
         headline=record.verdict,
-        lead=about.lead(record),
-        **about.layer_table(record),
+        lead=lead(record),
+        **layer_table(record),
         rule=RULE,
-        words=about.words_of(record),
+        words=words_of(record),
         skipped=record.skipped,
         notes=record.notes,
-        settings=about.settings_of(record),
-        again=about.again(record),
+        settings=settings_of(record),
+        again=again(record),
         most_drawn=DRAWN_LAYERS,
         # Only this very script may run, whatever a name in the record holds.
         script=Markup(script),
@@ -121,22 +133,77 @@ def render_audit_page(record: AuditRecord) -> str:
     )
 
 
-def page_script() -> str:
-    """The script of the page: its parts in order, with nothing left in the global scope."""
+def lead(record: AuditRecord) -> list[tuple[str, str]]:
+    """Return short facts that stand under the headline."""
+    data = record.data
+    facts = [("Network", record.model)]
+    if record.accuracy is not None:
+        facts.append(("Accuracy", f"{100 * record.accuracy:.2f} %"))
+    shape = " × ".join(str(size) for size in data.shape) or "one number"
+    samples = f"{data.samples:,} samples of {shape}"
+    facts.append(("Data", f"{data.source}, {samples}" if data.source else samples))
+    if data.labels == "given":
+        facts.append(("Classes", f"{len(data.classes):,}"))
+    elif data.labels == "clusters":
+        facts.append(("Clusters", f"{len(data.classes):,}, found by k-means: there were no labels"))
+    else:
+        facts.append(("Classes", "none: the data has no labels"))
+    units = sum(layer.units_count for layer in record.layers)
+    layers = len(record.layers)
+    facts.append(("Read", f"{layers:,} layer{'' if layers == 1 else 's'}, {units:,} units"))
+    return facts
+
+
+def settings_of(record: AuditRecord) -> list[tuple[str, str]]:
+    """Return the settings in words."""
+    shown = []
+    for name in record.settings.__struct_fields__:
+        value = getattr(record.settings, name)
+        if isinstance(value, tuple):
+            text = ", ".join(f"{item:g}" for item in value) or "none"
+        elif isinstance(value, float):
+            text = f"{value:g}"
+        else:
+            text = "none" if value is None else f"{value:,}"
+        shown.append((_SETTINGS.get(name, name), text))
+    return shown
+
+
+def again(record: AuditRecord) -> dict[str, Any]:
+    """Return how to make the record and the page again."""
+    usual = Settings()
+    changed = [
+        f", {name}={getattr(record.settings, name)!r}"
+        for name in record.settings.__struct_fields__
+        if getattr(record.settings, name) != getattr(usual, name)
+    ]
+    return {
+        "code": (
+            f"record = mahalens.audit(model, data{''.join(changed)})\n"
+            'record.save("audit.safetensors")'
+        ),
+        "page": "mahalens report FOLDER",
+        "versions": f"mahalens {record.mahalens} and torch {record.torch}",
+        "shortened": shortened(record),
+    }
+
+
+def _page_script() -> str:
+    """Return the script of the page: its parts in order, in a scope of their own."""
     folder = files("mahalens.report") / "templates" / "audit"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
 
 
-def as_png(figure: Figure) -> bytes:
-    """A figure as PNG, for there may be many: compressed quickly rather than well."""
+def _as_png(figure: Figure) -> bytes:
+    """Return a figure as PNG, compressed quickly rather than well: there may be many."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI, pil_kwargs={"compress_level": 3})
     return buffer.getvalue()
 
 
 def figure_name(number: int, layer: str) -> str:
-    """The file name of a layer's figure.
+    """Return the file name of a layer's figure.
 
     >>> figure_name(3, "encoder/block.0 <q>")
     'layer-003-encoder_block.0_q_.png'

@@ -1,6 +1,8 @@
-"""The picture of a layer: where the class means stand relative to each unit's hyperplane."""
+"""Figures of an audit for papers and slides: the network at a glance, and each layer in strips."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -9,31 +11,90 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 
 from mahalens.auditing.record import AuditRecord, LayerRecord
-from mahalens.report.audit.choice import nearness
-from mahalens.report.audit.compact import Floats, array
-from mahalens.report.audit.marks import COLOURS, SHAPES, class_mark
-from mahalens.report.audit.units import levels
-from mahalens.report.figures.style import GREY, INK, WIDTH, plain
+from mahalens.report.audit.payload import (
+    COLOURS,
+    SHAPES,
+    Floats,
+    array,
+    class_mark,
+    levels,
+    nearness,
+)
+from mahalens.report.audit.tables import VERDICTS, look_of, short_name
 from mahalens.report.numbers import number
+from mahalens.report.style import GREY, INK, WIDTH, plain
 
-MOST = 40
-"""Nodes in one figure."""
+_MOST_LAYERS, _MOST_UNITS = 60, 40  # in one figure
 _ROW, _TOP, _BOTTOM = 0.2, 0.8, 1.05  # inches
 _BAND = "#e3e8ec"
 _LONGEST = 48  # characters of a layer's name
 
 
-def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
-    """One strip per unit: the line in the middle is its hyperplane, each mark a class's mean.
+def draw_overview(record: AuditRecord) -> Figure:
+    """Draw a line per layer, in the order of the network: share through a class, and chance."""
+    layers = record.layers[:_MOST_LAYERS]
+    height = 1.7 + 0.3 * max(len(layers), 2)
+    figure = Figure(figsize=(WIDTH, height))
+    FigureCanvasAgg(figure)
+    ax = figure.add_axes((0.27, 1.0 / height, 0.56, 1 - 1.7 / height))
+    for row, layer in enumerate(layers):
+        colour = look_of(layer.verdict.word).colour
+        share, chance = (_known(v) for v in (layer.verdict.share, layer.verdict.chance))
+        ax.plot([chance, share], [row, row], color=colour, lw=3.5, alpha=0.45, zorder=2)
+        ax.plot([chance], [row], "|", color=INK, ms=13, mew=2, zorder=3)
+        ax.plot([share], [row], "o", color=colour, ms=9, mec="white", zorder=4)
+        dead = len(layer.units.dead)
+        text = f"{layer.verdict.word}{f', {dead} dead' if dead else ''}"
+        ax.text(
+            1.02,
+            row,
+            plain(text),
+            transform=ax.get_yaxis_transform(),
+            va="center",
+            color=colour,
+            fontsize=9,
+        )
+    names = [short_name(layer.name) + f"  ({layer.units_count:,})" for layer in layers]
+    ax.set_yticks(np.arange(len(layers)), [plain(name) for name in names])
+    ax.set(xlim=(-0.02, 1.02), ylim=(max(len(layers), 2) - 0.5, -0.5))
+    ax.tick_params(axis="y", length=0)
+    ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    where = "a class mean" if record.data.labels != "none" else "the mean of the data"
+    ax.set_xlabel(f"live units whose hyperplane passes through {where}")
+    title = "How often do hyperplanes pass through classes?"
+    figure.text(0.02, 1 - 0.28 / height, title, fontsize=12, fontweight="bold", va="center")
+    if len(record.layers) > _MOST_LAYERS:
+        text = f"the first {_MOST_LAYERS} of {len(record.layers)} layers"
+        figure.text(0.98, 1 - 0.28 / height, text, color=GREY, ha="right", va="center")
+    words = dict.fromkeys(layer.verdict.word for layer in layers if layer.verdict.word in VERDICTS)
+    handles = [Line2D([], [], ls="", marker="o", color=VERDICTS[w].colour, ms=8) for w in words]
+    handles.append(Line2D([], [], ls="", marker="|", color=INK, ms=11, mew=2))
+    figure.legend(
+        handles=handles,
+        labels=[*words, "by chance"],
+        loc="lower center",
+        ncols=len(handles),
+        handletextpad=0.4,
+    )
+    return figure
 
-    Of more than 40 nodes the figure has 40, evenly from the one nearest a class to the furthest,
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
+    """Draw one strip per unit: the middle line is its hyperplane, each mark a class's mean.
+
+    Of more than 40 units the figure has 40, evenly from the one nearest a class to the furthest,
     so that the picture is fair to the layer; it says so.
     """
     near = nearness(layer)
     closest = np.argsort(np.where(np.isnan(near), np.inf, near), kind="stable")
-    spread = np.linspace(0, len(closest) - 1, min(len(closest), MOST)).round().astype(int)
+    spread = np.linspace(0, len(closest) - 1, min(len(closest), _MOST_UNITS)).round().astype(int)
     order = _grouped(layer, [int(unit) for unit in closest[spread]])
     height = _TOP + _BOTTOM + _ROW * max(len(order), 3)
     figure = Figure(figsize=(WIDTH, height))
@@ -64,16 +125,17 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     name = layer.name if len(layer.name) <= _LONGEST else layer.name[: _LONGEST - 1] + "…"
     title = f"{name}: {layer.verdict.word}"
     figure.text(left, 1 - 0.3 / height, plain(title), fontsize=12, fontweight="bold", va="center")
-    cut = layer.units_count > MOST
-    told = f"{MOST} of {layer.units_count:,} units, evenly from the nearest a mean to the furthest"
-    told = told if cut else "all units"
-    figure.text(left, 1 - 0.58 / height, f"Shown: {told}", color=GREY, va="center")
+    shown = "all units"
+    if layer.units_count > _MOST_UNITS:
+        shown = f"{_MOST_UNITS} of {layer.units_count:,} units, evenly from the nearest a mean to "
+        shown += "the furthest"
+    figure.text(left, 1 - 0.58 / height, f"Shown: {shown}", color=GREY, va="center")
     _legend(figure, record, layer)
     return figure
 
 
 def _grouped(layer: LayerRecord, order: list[int]) -> list[int]:
-    """Nodes of the same nearest class together, the nearest first."""
+    """Return units of the same nearest class together, the nearest first."""
     planes = layer.hyperplanes
     if planes is None or planes.nearest is None:
         return order
@@ -82,7 +144,7 @@ def _grouped(layer: LayerRecord, order: list[int]) -> list[int]:
 
 
 def _places(record: AuditRecord, layer: LayerRecord, order: list[int]) -> tuple[Floats, Floats]:
-    """Class means [rows, C] (or the one mean) and the band [rows, 2], in spreads of z."""
+    """Return class means [rows, C] (or the one mean) and the band [rows, 2], in spreads of z."""
     units = layer.units
     spread = array(units.std)[order]
     spread = np.where(spread > 0, spread, np.nan)[:, None]
@@ -98,7 +160,7 @@ def _places(record: AuditRecord, layer: LayerRecord, order: list[int]) -> tuple[
 
 
 def _reach(layer: LayerRecord, places: Floats) -> float:
-    """Half the width of the picture: as wide as nearly all marks need, the rest at its edge."""
+    """Return half the width that nearly all marks need; the rest are drawn at the edge."""
     known = np.abs(places[np.isfinite(places)])
     least = 2.0 if layer.units.class_mean is None else 1.5
     return float(np.clip(1.1 * np.quantile(known, 0.98) if len(known) else 2.0, least, 4.0))
@@ -145,7 +207,7 @@ def _draw_marks(
 def _name_nearest(
     ax: Axes, record: AuditRecord, layer: LayerRecord, order: list[int], near: Floats
 ) -> None:
-    """At the right, the class each hyperplane is nearest to, and how near."""
+    """Write at the right which class each hyperplane is nearest to, and how near."""
     planes, dead = layer.hyperplanes, set(layer.units.dead)
     for row, unit in enumerate(order):
         text, strong = "", False
@@ -187,8 +249,8 @@ def _legend(figure: Figure, record: AuditRecord, layer: LayerRecord) -> None:
             short = name if len(name) <= 12 else name[:11] + "…"
             entries.append((Line2D([], [], ls="", marker=marker, color=colour, ms=5), plain(short)))
     else:
-        told = "mean of a class" if by_class else "mean of the data"
-        entries.append((Line2D([], [], ls="", marker="o", color=GREY, ms=5), told))
+        text = "mean of a class" if by_class else "mean of the data"
+        entries.append((Line2D([], [], ls="", marker="o", color=GREY, ms=5), text))
     ring = Line2D([], [], ls="", marker="o", mfc="white", mec=INK, mew=1.3, ms=7)
     low, _, high = levels(record)
     ends = record.settings.quantiles or (0.5,)

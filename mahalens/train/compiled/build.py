@@ -1,4 +1,4 @@
-"""Translates the engine with the machine's own compiler, once, and keeps the result."""
+"""The compiled engine's library: compiled once with the machine's compiler, then cached."""
 
 from __future__ import annotations
 
@@ -23,61 +23,107 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti"
 MATH_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 # Tried in this order. The second is for compilers that do not know the machine they run on.
 MACHINE_FLAGS = (("-march=native",), ())
-SECONDS = 120
 
-_reason = ""
+
+def library() -> ctypes.CDLL | None:
+    """Return the library of the compiled engine, ``None`` where there is none."""
+    return load_library()[0]
 
 
 def why_not() -> str:
-    """Why there is no compiled engine, in a few words; empty if there is one."""
-    return "" if library() is not None else _reason
+    """Return why there is no compiled engine, in a few words; empty if there is one."""
+    return load_library()[1]
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled engine, or ``None`` where it cannot be had."""
-    global _reason
+def load_library(
+    sources: Path = Path(__file__).parent, seconds: float = 120
+) -> tuple[ctypes.CDLL | None, str]:
+    """Load the library, compiling it if need be; the second value says why there is none.
+
+    ``sources`` is the folder of the C++ files, ``seconds`` the time that the compiler may take.
+    """
     if os.environ.get("MAHALENS_COMPILE", "1") == "0":
-        _reason = "MAHALENS_COMPILE=0"
-        return None
+        return None, "MAHALENS_COMPILE=0"
     compiler: list[str] = []
     try:
         compiler = _compiler()
         if not compiler:
-            _reason = "no C++ compiler"
-            return None
-        return _load(compiler)
+            return None, "no C++ compiler"
+        return _Compiler(compiler, sources, seconds).load(), ""
     except (OSError, subprocess.SubprocessError, AttributeError, ValueError) as error:
-        lines = str(getattr(error, "stderr", None) or error).strip().splitlines() or [""]
-        telling = next((line for line in lines if "error" in line.lower()), lines[0])
-        _reason = f"{compiler[0] if compiler else 'CXX'}: {telling.strip()}"
-        return None
+        output = getattr(error, "stderr", None)  # bytes if the compiler took too long
+        lines = str(output if isinstance(output, str) and output else error).strip().splitlines()
+        lines = lines or [""]
+        message = next((line for line in lines if "error" in line.lower()), lines[0])
+        return None, f"{compiler[0] if compiler else 'CXX'}: {message.strip()}"
 
 
 def _compiler() -> list[str]:
     """The user's ``CXX``, or the first compiler found."""
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
-    found = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
-    return [found] if found else []
+    return [name for name in ("c++", "g++", "clang++") if shutil.which(name)][:1]
 
 
-def _load(compiler: list[str]) -> ctypes.CDLL:
-    name = f"engine-{_key(compiler)}"
-    kept = _cache_folder()
-    if kept is not None:
-        for path in sorted(kept.glob(f"{name}-*.so")):
-            with contextlib.suppress(OSError, AttributeError):  # damaged: make it again
-                if path.name == _named(name, path):
-                    return _open(path)
-        return _open(_translate(compiler, kept, name))
-    # Nowhere to keep it: translate for this process alone. Once loaded, the file is not needed.
-    with tempfile.TemporaryDirectory(prefix="mahalens-") as folder:
-        return _open(_translate(compiler, Path(folder), name))
+class _Compiler:
+    """A compiler, the sources it translates and the seconds it may take."""
+
+    def __init__(self, command: list[str], sources: Path, seconds: float) -> None:
+        self.command, self.sources, self.seconds = command, sources, seconds
+
+    def load(self) -> ctypes.CDLL:
+        """Load the library from the cache, or compile it."""
+        name = f"engine-{self._key()}"
+        cache = _cache_folder()
+        if cache is not None:
+            for path in sorted(cache.glob(f"{name}-*.so")):
+                with contextlib.suppress(OSError, AttributeError):  # damaged: make it again
+                    if path.name == _full_name(name, path):
+                        return _open(path)
+            return _open(self._compile(cache, name))
+        # No cache: compile for this process alone. Once loaded, the file is not needed.
+        with tempfile.TemporaryDirectory(prefix="mahalens-") as folder:
+            return _open(self._compile(Path(folder), name))
+
+    def _run(self, *arguments: str, check: bool) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=self.seconds,
+            check=check,
+        )
+
+    def _key(self) -> str:
+        """Hash of all that the library depends on: sources, flags, compiler and processor."""
+        digest = hashlib.sha256()
+        for source in SOURCES:
+            digest.update((self.sources / source).read_bytes())
+        digest.update(self._run("--version", check=True).stdout.encode())
+        digest.update(repr((FLAGS, MATH_FLAGS, MACHINE_FLAGS, self.command, _processor())).encode())
+        return digest.hexdigest()[:20]
+
+    def _compile(self, folder: Path, name: str) -> Path:
+        """Compile into a temporary file in the folder, then give it its name."""
+        source = str(self.sources / "training.cpp")
+        handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
+        os.close(handle)
+        try:
+            for number, machine in enumerate(MACHINE_FLAGS, 1):
+                last = number == len(MACHINE_FLAGS)
+                flags = (*FLAGS, *MATH_FLAGS, *machine)
+                if self._run(*flags, source, "-o", temporary, check=last).returncode == 0:
+                    break
+            path = folder / _full_name(name, Path(temporary))
+            os.replace(temporary, path)
+            return path
+        finally:
+            Path(temporary).unlink(missing_ok=True)
 
 
-def _named(name: str, path: Path) -> str:
-    """The name of a library as it should be, with length and checksum of its content.
+def _full_name(name: str, path: Path) -> str:
+    """Return the name that a library should have, with length and checksum of its content.
 
     The system maps a library into memory and ends the process if the file turns out to be short.
     """
@@ -92,19 +138,6 @@ def _open(path: Path) -> ctypes.CDLL:
     for name in ("update_float32", "update_float64"):
         getattr(opened, name).restype = None
     return opened
-
-
-def _key(compiler: list[str]) -> str:
-    """What the result depends on: sources, flags, compiler and processor."""
-    digest = hashlib.sha256()
-    for source in SOURCES:
-        digest.update((Path(__file__).parent / source).read_bytes())
-    version = subprocess.run(
-        [*compiler, "--version"], capture_output=True, check=True, timeout=SECONDS, text=True
-    )
-    digest.update(version.stdout.encode())
-    digest.update(repr((FLAGS, MATH_FLAGS, MACHINE_FLAGS, compiler, _processor())).encode())
-    return digest.hexdigest()[:20]
 
 
 def _processor() -> str:
@@ -134,25 +167,3 @@ def _cache_folder() -> Path | None:
     except OSError:
         return None
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
-
-
-def _translate(compiler: list[str], folder: Path, name: str) -> Path:
-    """Translate into a temporary file in the folder, then give it its name."""
-    source = str(Path(__file__).parent / "training.cpp")
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=folder)
-    os.close(handle)
-    try:
-        for number, machine in enumerate(MACHINE_FLAGS, 1):
-            command = [*compiler, *FLAGS, *MATH_FLAGS, *machine, source, "-o", temporary]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
-            if done.returncode == 0:
-                break
-            if number == len(MACHINE_FLAGS):
-                done.check_returncode()
-        path = folder / _named(name, Path(temporary))
-        os.replace(temporary, path)
-        return path
-    finally:
-        Path(temporary).unlink(missing_ok=True)

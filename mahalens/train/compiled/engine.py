@@ -104,21 +104,19 @@ class CompiledEngine:
     thread the activations of one block of samples.
 
     Where a ``Linear`` comes first and samples shared by all trials are mostly background, as images
-    are, full batches multiply only the rest (``sparse`` forces or forbids that).
+    are, full batches multiply only the rest: where that is at most a share ``most_left`` of the
+    numbers, by default (``sparse`` forces or forbids it). Up to ``small_bytes`` of samples a second
+    packed copy does not matter.
+
+    A pass is cut into ranges of samples for threads to share. A range has at least ``range_flops``
+    of a trial's work, some milliseconds of one core, unless all of it is ``range_bytes``, which
+    stay in the shared cache for all trials.
 
     Shapes: x ``[S, N, D]``; y ``[S, N, K]`` numbers or labels ``[S, N]``, with S = T where each
     trial has different ones and S = 1 where they share.
     """
 
     name = "compiled"
-    range_flops = 2.5e8
-    """Least work of one range of a trial's samples: some milliseconds of one core."""
-    range_bytes = 1 << 23
-    """Most bytes of such a range: it stays in the shared cache for all trials."""
-    most_left = 0.6
-    """Share of the numbers up to which lists of samples are faster."""
-    small_bytes = 1 << 26
-    """Bytes of samples up to which a second packed copy does not matter."""
 
     def __init__(
         self,
@@ -129,6 +127,10 @@ class CompiledEngine:
         *,
         block: int | None = None,
         sparse: bool | None = None,
+        most_left: float = 0.6,
+        small_bytes: int = 1 << 26,
+        range_flops: float = 2.5e8,
+        range_bytes: int = 1 << 23,
     ) -> None:
         functions = library()
         if functions is None:
@@ -152,24 +154,22 @@ class CompiledEngine:
         self._first_units = (first.units or 0) if first.kind == "Linear" else 0
         if sparse and not (self._first_units and len(x) == 1):
             raise ValueError("sparse samples want a Linear first, and to be shared by all trials")
-        self._sparse = sparse
+        self._packing = (sparse, most_left, small_bytes)
+        self._range_flops, self._range_bytes = range_flops, range_bytes
 
     @functools.cached_property
     def packed(self) -> Packed:
         """The samples as the library reads them in full batches."""
-        return Packed(
-            *(self._x, self._y, self._panel, self._block, self._first_units, self._sparse),
-            most_left=self.most_left,
-            small_bytes=self.small_bytes,
-        )
+        block = self._block
+        return Packed(self._x, self._y, self._panel, block, self._first_units, *self._packing)
 
     @functools.cached_property
-    def _ranges(self) -> list[tuple[int, int]]:
+    def ranges(self) -> list[tuple[int, int]]:
         """Start and length of the ranges that a pass is cut into, for threads to share."""
         left = max(0.1, self.packed.left)
         flops = 4 * self.width * left  # of one sample: forward and back
-        cached = int(self.range_bytes / (2 * self._x.shape[2] * self._x.element_size() * left))
-        rows = max(int(self.range_flops / flops), min(cached, -(-self.samples // _WAVE)))
+        cached = int(self._range_bytes / (2 * self._x.shape[2] * self._x.element_size() * left))
+        rows = max(int(self._range_flops / flops), min(cached, -(-self.samples // _WAVE)))
         ranges = max(1, self.samples // max(1, rows))  # of about equal length, in whole blocks
         rows = -(-self.samples // (ranges * self._block)) * self._block
         return [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
@@ -182,19 +182,19 @@ class CompiledEngine:
         """Return the loss ``[T]`` and its gradient ``[T, P]``."""
         # A sum per place in a wave of ranges, added up in a fixed order: equal for any number of
         # threads.
-        sums = values.new_zeros(len(values), min(_WAVE, len(self._ranges)), self.width)
+        sums = values.new_zeros(len(values), min(_WAVE, len(self.ranges)), self.width)
         loss = self._pass(values, index, sums)
         return loss, sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)
 
     def _pass(self, values: Tensor, index: Tensor, sums: Tensor | None) -> Tensor:
         values, which = values.contiguous(), index.tolist()
-        losses = torch.zeros(len(values), len(self._ranges), dtype=torch.float64)
+        losses = torch.zeros(len(values), len(self.ranges), dtype=torch.float64)
         scale = 1 / (self.samples * self._per_sample)
         problems = [self._problem(trial, packed=True) for trial in which]
 
         def work(task: tuple[int, int]) -> None:
             number, row = task
-            start, count = self._ranges[number]
+            start, count = self.ranges[number]
             at = None if sums is None else sums[row, number % _WAVE].data_ptr()
             outcome = self._range(
                 byref(problems[row]),
@@ -208,8 +208,8 @@ class CompiledEngine:
             _check(outcome)
 
         # Range by range, not trial by trial: all trials use the same samples while they are cached.
-        for first in range(0, len(self._ranges), _WAVE):
-            wave = range(first, min(first + _WAVE, len(self._ranges)))
+        for first in range(0, len(self.ranges), _WAVE):
+            wave = range(first, min(first + _WAVE, len(self.ranges)))
             _spread(work, [(number, row) for number in wave for row in range(len(values))])
         return (losses.sum(1) * scale).to(values.dtype)
 

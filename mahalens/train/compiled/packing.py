@@ -57,7 +57,6 @@ class Packed:
         block: int,
         units: int,
         sparse: bool | None,
-        *,
         most_left: float,
         small_bytes: int,
     ) -> None:

@@ -1,0 +1,430 @@
+"""Plans for pruning: which units can go without changing what a network computes.
+
+A :class:`Planner` goes through the layers of a record. For each it follows the way from the layer
+to its only reader (``_prune_paths``) and finds the units that are dead, repeat another, or make an
+absolute value with it. Nothing is changed here; :mod:`mahalens.auditing.pruning` carries plans out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, jit, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mahalens.auditing._prune_paths import Path, Paths, Shapes, not_as_written
+from mahalens.auditing.record import AuditRecord, LayerRecord
+from mahalens.auditing.trace import HOMOGENEOUS, Use
+from mahalens.errors import InputError
+
+ACTIONS = ("dead", "duplicate", "mirrored")
+_ROUNDING = 8  # units in the last place by which equal weights may differ
+_PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Left:
+    """Units that were left as they are, and why."""
+
+    layer: str
+    action: str
+    units: tuple[int, ...] | tuple[tuple[int, int], ...]
+    reason: str
+
+
+@dataclass
+class LayerPlan:
+    """What to do with a layer of K units.
+
+    ``merges`` (i, j, a) adds a times what is read of unit j to what is read of unit i, and takes
+    j away; ``folds`` (i, j) makes unit i an absolute value and takes j away.
+    """
+
+    layer: LayerRecord
+    reader: str
+    path: Path
+    dead: list[int] = field(default_factory=list)
+    merges: list[tuple[int, int, float]] = field(default_factory=list)
+    merged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Pairs in ``merges`` by the action that they come from."""
+    folds: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def kept(self) -> list[int]:
+        """The units that stay, in order."""
+        gone = {*self.dead, *(j for _, j, _ in self.merges), *(j for _, j in self.folds)}
+        return [unit for unit in range(self.layer.units_count) if unit not in gone]
+
+
+class _Rows(NamedTuple):
+    """Weights [K, D] and biases [K] of a layer, float64."""
+
+    weight: Tensor
+    bias: Tensor
+    size: Tensor
+    """Sum of the magnitudes that make up each bias [K]: its rounding is relative to it."""
+
+    def factor(self, i: int, j: int, precision: float) -> float | None:
+        """Return the a of any sign with ``(w_j, b_j) = a (w_i, b_i)`` within rounding, or None."""
+        first, second = self.weight[i], self.weight[j]
+        square, length = float(first @ first), float(second.norm())
+        if not square > 0 or not length > 0:
+            return None
+        factor = float(first @ second) / square
+        apart = float((second - factor * first).norm())
+        shifted = abs(float(self.bias[j] - factor * self.bias[i]))
+        size = float(self.size[j] + abs(factor) * self.size[i])
+        return factor if apart <= precision * length and shifted <= precision * size else None
+
+
+class Planner:
+    """Plans for the layers of a model; nothing is changed.
+
+    Args:
+        model: the model that was audited.
+        record: what was found.
+        actions: some of ``dead``, ``duplicate``, ``mirrored``.
+        shapes: runs the model on some samples and returns the shapes of its layers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        record: AuditRecord,
+        actions: tuple[str, ...],
+        shapes: Callable[[], Shapes],
+    ) -> None:
+        self.model, self.actions, self._shapes = model, actions, shapes
+        self.layers = {layer.name: layer for layer in record.layers}
+        self._listeners: set[str] = set()
+        self._peaks: dict[str, Tensor] = {}
+        self._left: dict[tuple[str, str, str], list[Any]] = {}
+        self._owners: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self._owners.setdefault(_memory(parameter), []).append(name)
+
+    @cached_property
+    def _paths(self) -> Paths:
+        return Paths(self.model, self._shapes())
+
+    def plan(self, layer: LayerRecord) -> LayerPlan | None:
+        """Return what can be done with a layer, or None; what cannot be is in ``left``."""
+        wanted = self._wanted(layer)
+        if not any(wanted.values()):
+            return None
+        path = self._obstacle(layer)
+        if isinstance(path, str):
+            for action, units in wanted.items():
+                self._leave(layer, action, units, path)
+            return None
+        assert layer.feeds is not None
+        plan = LayerPlan(layer, layer.feeds, path)
+        rows, reads = self._rows(plan), self._reads(plan)
+        _require_same_weights(layer, rows.weight)
+        self._plan_dead(plan, wanted["dead"])
+        self._plan_duplicates(plan, wanted["duplicate"], rows, reads)
+        self._plan_mirrored(plan, wanted["mirrored"], rows, reads)
+        return plan if len(plan.kept) < layer.units_count else None
+
+    def see(self, use: Use) -> None:
+        """Note how large the inputs of a layer are, if it reads units that are to go as dead."""
+        if use.name not in self._listeners or not use.input.numel():
+            return
+        places = use.weight.ndim - 2
+        sizes = use.input.detach().abs().movedim(use.input.ndim - 1 - places, -1)
+        peaks = _double(sizes.reshape(-1, sizes.shape[-1]).amax(0))
+        before = self._peaks.get(use.name)
+        self._peaks[use.name] = peaks if before is None else torch.maximum(before, peaks)
+
+    def drop_audible(self, plans: list[LayerPlan]) -> bool:
+        """Take units out of the plans that are not dead to their reader, on what ``see`` saw.
+
+        Unit u of a layer reaches output o of its reader with at most ``Σₛ |v_ous| max |h_us|``. It
+        is dead to the reader if that is below rounding, ``ε`` times the largest such number of a
+        unit that stays (or the bias), for every o: then no sum can show it.
+        """
+        dropped = False
+        for plan in plans:
+            if not plan.dead:
+                continue
+            peaks = self._peaks.get(plan.reader)
+            reader: Any = self.model.get_submodule(plan.reader)
+            if peaks is None:
+                audible = plan.dead
+            else:
+                reads = _double(reader.weight).abs()
+                reads = reads.reshape(len(reads), plan.layer.units_count, -1)
+                if len(peaks) == reads[0].numel():
+                    peaks = peaks.reshape(reads.shape[1:])
+                else:  # places of a kernel share a channel
+                    peaks = peaks[:, None]
+                terms = (reads * peaks).sum(2)
+                loudest = terms.index_fill(1, torch.tensor(plan.dead), 0).amax(1)
+                if reader.bias is not None:
+                    loudest = loudest.maximum(_double(reader.bias).abs())
+                rounding = loudest * torch.finfo(reader.weight.dtype).eps / len(plan.dead)
+                quiet = (terms <= rounding[:, None]).all(0).tolist()
+                audible = [unit for unit in plan.dead if not quiet[unit]]
+            if audible:
+                reason = f"small, but {plan.reader} makes more than rounding of it"
+                self._leave(plan.layer, "dead", audible, reason)
+                plan.dead = [unit for unit in plan.dead if unit not in audible]
+                dropped = True
+        return dropped
+
+    def _wanted(self, layer: LayerRecord) -> dict[str, tuple[Any, ...]]:
+        pairs = layer.pairs
+        return {
+            "dead": layer.units.dead if "dead" in self.actions else (),
+            "duplicate": pairs.duplicate if pairs and "duplicate" in self.actions else (),
+            "mirrored": pairs.mirrored if pairs and "mirrored" in self.actions else (),
+        }
+
+    @property
+    def left(self) -> list[Left]:
+        """The units that stay, each with the reason."""
+        return [
+            Left(layer, action, tuple(units), reason)
+            for (layer, action, reason), units in self._left.items()
+        ]
+
+    def _leave(self, layer: LayerRecord, action: str, units: Iterable[Any], reason: str) -> None:
+        for unit in units:
+            self._left.setdefault((layer.name, action, reason), []).append(unit)
+
+    def _obstacle(self, layer: LayerRecord) -> Path | str:
+        """Return the way to the layer's only reader, or why nothing can be taken from it."""
+        if layer.calls != 1:
+            return f"it is used {layer.calls} times in a forward pass"
+        if layer.feeds is None:
+            return "its activations are not read by one layer alone"
+        reader = self.layers.get(layer.feeds)
+        if reader is None or reader.calls != 1:
+            return f"{layer.feeds} reads other things too"
+        if layer.activation in ("mixed", "prelu"):
+            return f"its activation ({layer.activation}) is not the same for all units"
+        if layer.folded not in (None, "BatchNorm"):
+            return f"{layer.folded} stands between it and its activation"
+        if fault := self._size_fault(layer.name, layer.feeds):
+            return fault
+        path = self._paths.find(layer.name, layer.feeds)
+        if isinstance(path, Path):
+            if fault := self._size_fault(*path.norms):
+                return fault
+            if (layer.folded is None) != (not path.norms):
+                return "the batch norm that the audit saw before its activation was not found"
+            if (layer.activation == "none") == path.active:
+                return "the activation that the audit saw was not found"
+        return path
+
+    def _size_fault(self, *names: str) -> str:
+        """Return why one of these modules cannot be given another size; empty if all can."""
+        faults = ((name, self._fixed(name)) for name in names)
+        return next((f"{name} {fault}" for name, fault in faults if fault), "")
+
+    def _fixed(self, name: str) -> str:
+        """Return why a module's size is fixed; empty if it is not."""
+        parts = name.split(".")
+        above = [_submodule(self.model, ".".join(parts[:depth])) for depth in range(len(parts))]
+        if any(isinstance(part, fx.GraphModule) for part in above):
+            return "is part of an exported program, whose sizes are fixed"
+        if any(isinstance(part, jit.ScriptModule) for part in above):
+            return "is part of a TorchScript program, whose sizes are fixed"
+        module = _submodule(self.model, name)
+        if module is None:
+            return "is not a separate module"
+        if nn.utils.parametrize.is_parametrized(module):
+            return "has parametrised weights"
+        norm = isinstance(module, _BatchNorm)
+        if type(module) not in _PLAIN and not norm:
+            return f"is a {type(module).__name__}, not a plain Linear or convolution"
+        if module._parameters.get("weight") is None and not norm:
+            return "has weights that are computed from others"
+        if reason := not_as_written(module):
+            return reason
+        if getattr(module, "groups", 1) != 1:
+            return "is a convolution in groups"
+        for key, parameter in module.named_parameters(recurse=False):
+            others = [o for o in self._owners[_memory(parameter)] if o != f"{name}.{key}"]
+            if others:
+                return f"shares its {key} with {others[0]}"
+            if not parameter.is_floating_point():
+                return f"has a {key} of type {parameter.dtype}"
+        return ""
+
+    def _rows(self, plan: LayerPlan) -> _Rows:
+        """Return the rows of a layer with batch norms folded in."""
+        layer: Any = self.model.get_submodule(plan.layer.name)
+        weight = _double(layer.weight).flatten(1)
+        bias = weight.new_zeros(len(weight)) if layer.bias is None else _double(layer.bias)
+        size = bias.abs()
+        for name in plan.path.norms:
+            norm: Any = self.model.get_submodule(name)
+            scale = (_double(norm.running_var) + norm.eps).rsqrt()
+            scale = scale if norm.weight is None else scale * _double(norm.weight)
+            mean = _double(norm.running_mean)
+            shift = torch.zeros_like(bias) if norm.bias is None else _double(norm.bias)
+            bias = (bias - mean) * scale + shift
+            size = (size + mean.abs()) * scale.abs() + shift.abs()
+            weight = weight * scale[:, None]
+        return _Rows(weight, bias, size)
+
+    def _reads(self, plan: LayerPlan) -> Tensor:
+        """Return what reads the units [O, K, S], float64.
+
+        S numbers read a unit: kernel places of a convolution, or places of a flattened picture.
+        """
+        reads = _double(self.model.get_submodule(plan.reader).weight)
+        return reads.reshape(len(reads), plan.layer.units_count, -1).clone()
+
+    def _plan_dead(self, plan: LayerPlan, units: Iterable[int]) -> None:
+        plan.dead = list(units)
+        if len(plan.dead) == plan.layer.units_count:
+            self._leave(plan.layer, "dead", plan.dead[:1], "a layer needs at least one unit")
+            plan.dead = plan.dead[1:]
+        if plan.dead:
+            self._listeners.add(plan.reader)
+
+    def _plan_duplicates(
+        self,
+        plan: LayerPlan,
+        pairs: Iterable[tuple[int, int]],
+        rows: _Rows,
+        reads: Tensor,
+    ) -> None:
+        layer = plan.layer
+        precision = self._precision(layer.name)
+        into: dict[int, int] = {}
+        for first, j in sorted(pairs):
+            i = into.get(first, first)
+            if j in into or i in plan.dead or j in plan.dead:
+                continue
+            factor = rows.factor(i, j, precision)
+            if factor is None or factor < 0:
+                self._leave(layer, "duplicate", [(i, j)], "equal only nearly, not within rounding")
+            elif layer.activation not in HOMOGENEOUS and abs(factor - 1) > precision:
+                reason = f"{layer.activation} does not scale with its input, and they differ in it"
+                self._leave(layer, "duplicate", [(i, j)], reason)
+            else:
+                into[j] = i
+                _merge(plan, "duplicate", i, j, factor, reads)
+
+    def _plan_mirrored(
+        self,
+        plan: LayerPlan,
+        pairs: Iterable[tuple[int, int]],
+        rows: _Rows,
+        reads: Tensor,
+    ) -> None:
+        layer, path = plan.layer, plan.path
+        into = {j: i for i, j, _ in plan.merges}
+        used: set[int] = set()
+        for pair in pairs:
+            i, j = sorted(into.get(unit, unit) for unit in pair)
+            if i == j or {i, j} & used or any(unit in plan.dead for unit in pair):
+                continue
+            factor = rows.factor(i, j, self._precision(layer.name))
+            if factor is None or factor > 0:
+                reason = "not the same hyperplane within rounding"
+            elif layer.activation == "abs":  # |-az| = a|z|
+                reason = ""
+                _merge(plan, "mirrored", i, j, -factor, reads)
+            elif layer.activation == "none" and path.linear:
+                reason = ""
+                _merge(plan, "mirrored", i, j, factor, reads)
+            else:
+                reason = self._no_absolute_value(plan, reads[:, i], -factor * reads[:, j])
+                if not reason:
+                    plan.folds.append((i, j))
+            if reason:
+                self._leave(layer, "mirrored", [(i, j)], reason)
+            else:
+                used |= {i, j}
+
+    def _no_absolute_value(self, plan: LayerPlan, first: Tensor, second: Tensor) -> str:
+        """Return why ``first relu(z) + second relu(-z)`` cannot be written as ``first |z|``."""
+        path, activation = plan.path, plan.layer.activation
+        if activation != "relu":
+            return f"pairs are an absolute value under relu, not under {activation}"
+        if path.activation is None:
+            return "its ReLU is no module that is used once, so nothing can stand in its place"
+        if type(self.model.get_submodule(path.activation)) is not nn.ReLU:
+            return f"{path.activation} is no plain nn.ReLU"
+        if not path.linear:
+            return "max pooling follows, and the larger of two is not their sum"
+        if (first - second).norm() > self._precision(plan.reader) * first.norm():
+            return "the two are read with different weights, so they are no absolute value"
+        return ""
+
+    def _precision(self, name: str) -> float:
+        module: Any = self.model.get_submodule(name)
+        return _ROUNDING * torch.finfo(module.weight.dtype).eps
+
+
+def _merge(plan: LayerPlan, action: str, i: int, j: int, factor: float, reads: Tensor) -> None:
+    reads[:, i] += factor * reads[:, j]
+    plan.merges.append((i, j, factor))
+    plan.merged.setdefault(action, []).append((i, j))
+
+
+def require_fitting(model: nn.Module, record: AuditRecord) -> None:
+    """Refuse a record that is of another model."""
+    for layer in record.layers:
+        if layer.kind == "features":
+            raise InputError(
+                f"{layer.name} was audited from activations alone; audit the model to prune it"
+            )
+        module = _submodule(model, layer.name)
+        weight = getattr(module, "weight", None)
+        if module is None or not isinstance(weight, Tensor):
+            names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+            name = layer.name.removesuffix(" (transposed)")
+            wanted = {f"{name}{end}" for end in ("_weight", ".weight", ".mu", ".distance.mu", "")}
+            if not names & wanted and not isinstance(getattr(module, "mu", None), Tensor):
+                raise InputError(
+                    f"the model has no layer {layer.name!r}, but the record does; "
+                    "give the model that was audited"
+                )
+            continue
+        size = (weight.shape[0], weight[:1].numel())
+        if size != (layer.units_count, layer.inputs):
+            raise InputError(
+                f"layer {layer.name} has {size[0]} units of {size[1]} inputs in the model and "
+                f"{layer.units_count} of {layer.inputs} in the record; give the model that was "
+                "audited, or audit this one"
+            )
+
+
+def _require_same_weights(layer: LayerRecord, weight: Tensor) -> None:
+    """Refuse weights that have changed since the audit: what was dead may have come to life."""
+    if layer.hyperplanes is None:
+        return
+    lengths = layer.hyperplanes.length.double()
+    if not torch.allclose(weight.norm(dim=1), lengths, rtol=1e-3, atol=1e-12, equal_nan=True):
+        raise InputError(
+            f"the weights of {layer.name} are not those that were audited; audit the model again"
+        )
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    """Return the module of a layer, or None if it is a tensor inside another module."""
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        # A model that is itself a layer goes by the name of its class.
+        return model if name == type(model).__name__ and not list(model.children()) else None
+
+
+def _memory(parameter: Tensor) -> int:
+    """Return where a parameter's numbers lie: the same for tied ones and for views of one."""
+    return parameter.untyped_storage().data_ptr() or id(parameter)
+
+
+def _double(tensor: Any) -> Tensor:
+    """Return a parameter's numbers as float64 on the CPU."""
+    plain: Tensor = tensor.detach().to("cpu").to(torch.float64)
+    return plain

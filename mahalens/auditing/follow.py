@@ -1,0 +1,423 @@
+"""Functions of a layer's output, written down as they are computed and evaluated again by value.
+
+A model may spell an activation in any way: ``relu(z)``, ``(z + |z|) / 2``, ``z * (z > 0)``. So a
+function that was seen is not judged by its name but replayed on values of our choice, in float64,
+and compared with the functions that are known.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mahalens.auditing.site import Activation, Fold
+
+_FAR = 2.0**20
+
+_PROBES = (0.0, _FAR, -_FAR, 1.0, -1.0, 0.5, 3.7, -2.9, 1e-3, -1e-3, 97.0, -103.0, 1e4, -1e4)
+"""Values at which affine functions are recognised: 0 and two far ends give scale and shift."""
+
+_HALF_GRID = (
+    *(1e-3, 0.01, 0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5),
+    *(3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 30.0),
+)
+_GRID = (0.0, *(sign * value for value in _HALF_GRID for sign in (1, -1)))
+"""Values at which activations are compared; neighbours are of opposite sign."""
+
+_EXACT = 1e-9
+"""Relative error up to which values in float64 count as equal."""
+
+_NAMED = (
+    *("relu", "abs", "sigmoid", "tanh", "gelu", "gelu (tanh)", "silu", "softplus", "relu6"),
+    *("hardtanh", "elu", "selu", "mish", "hardswish", "hardsigmoid", "softsign", "logsigmoid"),
+    *("square", "exp", "sin", "erf", "tanhshrink", "softshrink", "hardshrink"),
+)
+_KNOWN: dict[str, Activation] = {
+    name: getattr(torch, name, None) or getattr(functional, name.partition(" ")[0])
+    for name in _NAMED
+}
+_KNOWN["gelu (tanh)"] = functools.partial(functional.gelu, approximate="tanh")
+"""Activations that are recognised by their values."""
+
+
+class Node:
+    """A value that depends on a layer's output: a function, and other nodes among its arguments.
+
+    A node without a function stands for a value that is given when others are evaluated.
+    """
+
+    __slots__ = ("args", "func", "kwargs", "name")
+
+    def __init__(
+        self,
+        func: Callable[..., Any] | None = None,
+        name: str = "",
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.func = func
+        self.name = name
+        self.args = args
+        self.kwargs = {k: v for k, v in (kwargs or {}).items() if k != "out"}
+
+    def value(self, values: dict[Node, Tensor]) -> Tensor:
+        """Evaluate the node, where the values of some nodes are given."""
+        value = values.get(self)
+        if value is not None:
+            return value
+        assert self.func is not None, "a value is missing"
+        like = next(iter(values.values()))
+        args, kwargs = _filled((self.args, self.kwargs), values, like)
+        result = self.func(*args, **kwargs)
+        if result is None:  # z[:, 5] = 0
+            result = args[0]
+        elif not isinstance(result, Tensor):
+            result = result[0]  # a norm that gives its statistics too
+        values[self] = result
+        return result  # type: ignore[no-any-return]
+
+
+def recorded(value: Any, nodes: Mapping[int, Node]) -> Any:
+    """Return arguments with followed tensors replaced by their nodes, and others copied."""
+    if isinstance(value, Tensor):
+        node = nodes.get(id(value))
+        if node is not None:
+            return node
+        plain = value.detach().as_subclass(Tensor)
+        return plain if isinstance(value, nn.Parameter) else plain.clone()
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(recorded(part, nodes) for part in value)
+    if isinstance(value, dict):
+        return {key: recorded(part, nodes) for key, part in value.items()}
+    return value
+
+
+def written(func: Any, args: Any, kwargs: Any, whole: Node) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function that writes a part, as ``func`` takes it, back into its tensor."""
+
+    def placed(value: Any, tensor: Tensor) -> Any:
+        if value is whole:
+            return tensor
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            return type(value)(placed(part, tensor) for part in value)
+        return value
+
+    def write(tensor: Tensor, part: Tensor) -> Tensor:
+        named = {key: placed(value, tensor) for key, value in kwargs.items()}
+        func(*placed(args, tensor), **named).copy_(part)
+        return tensor
+
+    return write
+
+
+def _filled(value: Any, values: dict[Node, Tensor], like: Tensor) -> Any:
+    """Return arguments with copies of values for nodes, and numbers as precise as these."""
+    if isinstance(value, Node):
+        return value.value(values).clone()
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and like.is_floating_point():
+            return value.to(like)
+        return value.to(like.device)
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_filled(part, values, like) for part in value)
+    if isinstance(value, dict):
+        return {key: _filled(part, values, like) for key, part in value.items()}
+    return value
+
+
+@dataclass(eq=False)
+class Root:
+    """A tensor with a unit at each place, from which per-unit functions are followed.
+
+    The output of a layer itself; or what a norm or a maximum over positions made of it.
+    """
+
+    values: Tensor
+    units: int
+    axis: int
+    """Along which the units are."""
+    node: Node = field(default_factory=Node)
+
+    @property
+    def rows(self) -> int:
+        """How many rows [K] the tensor holds."""
+        return self.values.numel() // max(1, self.units)
+
+    def unit_index(self, origin: Tensor | None) -> Tensor:
+        """Return the unit of each element of a tensor that is the root's own, or reshaped."""
+        shape = [1] * self.values.ndim
+        shape[self.axis] = self.units
+        index = torch.arange(self.units).view(shape).expand(self.values.shape)
+        return index if origin is None else index.reshape(-1)[origin]
+
+    def spread(self, rows: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Return rows [R, K] in the root's shape, or reshaped."""
+        lead = [size for axis, size in enumerate(self.values.shape) if axis != self.axis]
+        whole = rows.reshape(*lead, self.units).movedim(-1, self.axis)
+        return whole.contiguous() if origin is None else whole.reshape(-1)[origin]
+
+    def collect(self, tensor: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Return the rows [R, K] of a tensor that is in the root's shape, or reshaped."""
+        tensor = tensor.detach().to("cpu")
+        if origin is not None:
+            whole = tensor.new_empty(self.values.numel())
+            whole[origin.flatten()] = tensor.flatten()
+            tensor = whole.view(self.values.shape)
+        return tensor.movedim(self.axis, -1).reshape(-1, self.units)
+
+    def alone(self, node: Node, generator: torch.Generator) -> bool:
+        """Return whether a node of the root's shape treats each element by itself."""
+
+        def value(tensor: Tensor) -> Tensor:
+            return node.value({self.node: tensor})
+
+        return alone(value, (self.values,), {}, [self.values], generator)
+
+    def table(
+        self,
+        node: Node,
+        origin: Tensor | None,
+        values: Tensor,
+        start: Node | None = None,
+        start_origin: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return the node's values [G, K] where ``start`` (the root) has ``values`` [G, K].
+
+        None if they are not the same in all rows, as where something was added that depends on
+        the sample or the position; or if the function does not work.
+        """
+        start = start or self.node
+        if self.values.is_floating_point():
+            for dtype in (torch.float64, self.values.dtype):
+                try:
+                    return self._table(node, origin, values.to(dtype), start, start_origin)
+                except Exception:  # any function of torch, in a precision not its own
+                    continue
+        return None
+
+    def _table(
+        self,
+        node: Node,
+        origin: Tensor | None,
+        values: Tensor,
+        start: Node,
+        start_origin: Tensor | None,
+    ) -> Tensor | None:
+        count, rows = len(values), self.rows
+        device = self.values.device
+        table = torch.full(values.shape, torch.nan, dtype=torch.float64)
+        low = torch.full(values.shape, torch.inf, dtype=torch.float64)
+        high = torch.full(values.shape, -torch.inf, dtype=torch.float64)
+        # Each row takes another value; a second time shifted by one, so that rows are compared.
+        for shift in (0, 1):
+            for first in range(0, count, rows):
+                taken = (torch.arange(rows) + first + shift) % count
+                taken_values = self.spread(values[taken], start_origin).to(device)
+                result = node.value({start: taken_values})
+                got = self.collect(result, origin).double()
+                index = taken[:, None].expand_as(got)
+                table[taken] = got
+                safe = torch.nan_to_num(got, nan=0.0, posinf=1e300, neginf=-1e300)
+                low.scatter_reduce_(0, index, safe, "amin")
+                high.scatter_reduce_(0, index, safe, "amax")
+        size = torch.maximum(low.abs(), high.abs())
+        precise = values.dtype == torch.float64
+        return table if bool((high - low <= (_EXACT if precise else 1e-3) * size).all()) else None
+
+
+def affine_of(
+    root: Root,
+    node: Node,
+    origin: Tensor | None,
+    called: str,
+    start: Node | None = None,
+    start_origin: Tensor | None = None,
+) -> Fold | Literal[False] | None:
+    """Return scale and shift [K] of a node that is affine in each unit of ``start``.
+
+    False for a node that is not affine, None for one that is not the same in all rows.
+    """
+    probes = torch.tensor(_PROBES, dtype=torch.float64)[:, None].expand(-1, root.units)
+    table = root.table(node, origin, probes, start, start_origin)
+    if table is None:
+        return None
+    line = _line(probes, table)
+    return False if line is None else Fold(*line, called)
+
+
+def _line(values: Tensor, table: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return scale and shift of a table whose first three values are at 0 and two opposite ends."""
+    shift, far, back = table[:3]
+    scale = (far - back) / (values[1] - values[2])
+    if not bool(table.isfinite().all()):
+        return None
+    miss = (table - (scale * values + shift)).abs()
+    return (scale, shift) if _small(miss, (scale * values).abs() + shift.abs()) else None
+
+
+def _small(miss: Tensor, size: Tensor) -> bool:
+    return bool((miss <= _EXACT * size).all())
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What follows a layer: ``scale · f(u) + shift`` of the folded values u."""
+
+    name: str
+    function: Activation | None
+    fold: Fold | None
+    plain: bool
+    """Whether nothing else is done to f(u)."""
+
+
+def recognise(
+    root: Root, node: Node, origin: Tensor | None, folds: tuple[Fold | None, ...]
+) -> Recognised | None:
+    """Return which known function a node is of the values before it; None if it is unknown.
+
+    ``folds`` are the affine functions of the root that the node is made of, one of which enters
+    the activation.
+    """
+    best = None
+    if all(fold is not None for fold in folds):
+        folds = (*folds, None)
+    grid = torch.tensor(_GRID, dtype=torch.float64)
+    for fold in folds:
+        values = grid[:, None].expand(-1, root.units)
+        live = torch.ones(root.units, dtype=torch.bool)
+        if fold is not None:
+            live = fold.scale != 0
+            values = torch.where(live, (values - fold.shift) / fold.scale, values)
+        table = root.table(node, origin, values)
+        if table is None or not bool(live.any()) or not bool(table[:, live].isfinite().all()):
+            continue
+        match = _two_lines(grid, table[:, live], live, fold) or _in_list(grid, table[:, live], fold)
+        if match is not None and (match.plain or best is None):
+            best = match
+        if best is not None and best.plain:
+            break
+    return best
+
+
+def _two_lines(grid: Tensor, table: Tensor, live: Tensor, fold: Fold | None) -> Recognised | None:
+    """Recognise a function with one slope below 0 and another above: relu, abs, leaky_relu."""
+    one, minus = _GRID.index(1.0), _GRID.index(-1.0)
+    middle = table[0]
+    right, left = table[one] - middle, middle - table[minus]
+    below = (grid < 0)[:, None]
+    drawn = middle + torch.where(below, left, right) * grid[:, None]
+    size = middle.abs() + right.abs() + left.abs()
+    if not _small((table - drawn).abs(), (1 + grid.abs())[:, None] * size):
+        return None
+    none = _EXACT * size
+
+    def whole(part: Tensor, other: float) -> Tensor:
+        full = torch.full(live.shape, other, dtype=torch.float64)
+        full[live] = part
+        return full
+
+    def plain(scale: Tensor) -> bool:
+        return bool(((scale - 1).abs() <= _EXACT).all()) and bool((middle.abs() <= none).all())
+
+    if bool(((right - left).abs() <= none).all()):
+        after = Fold(whole(right, 1.0), whole(middle, 0.0), "affine")
+        after = after if fold is None else fold.then(after)
+        return Recognised("none", None, None if after.identity else after, True)
+    if bool((left.abs() <= none).all()):
+        return Recognised("relu", torch.relu, fold, plain(right))
+    if bool((right.abs() <= none).all()):
+        turned = Fold(whole(0 * right - 1, 1.0), whole(0 * right, 0.0), "Neg")
+        fold = turned if fold is None else fold.then(turned)
+        fold = None if fold.identity else fold
+        return Recognised("relu", torch.relu, fold, plain(-left))
+    if bool(((left + right).abs() <= none).all()):
+        return Recognised("abs", torch.abs, fold, plain(right))
+    slope = float(left[0] / right[0]) if float(right[0]) else 0.0
+    if slope and bool(((left - slope * right).abs() <= none).all()):
+
+        def leaky(z: Tensor) -> Tensor:
+            return functional.leaky_relu(z, slope)
+
+        return Recognised("leaky_relu", leaky, fold, plain(right))
+    return None
+
+
+def _in_list(grid: Tensor, table: Tensor, fold: Fold | None) -> Recognised | None:
+    for name, function in _KNOWN.items():
+        values = function(grid)
+        low, high = int(values.argmin()), int(values.argmax())
+        scale = (table[high] - table[low]) / (values[high] - values[low])
+        shift = table[low] - scale * values[low]
+        miss = (table - (scale * values[:, None] + shift)).abs()
+        # Tails that are differences of larger numbers, as those of a gelu, keep few digits.
+        size = (
+            (scale * values[:, None]).abs() + shift.abs() + scale.abs() * (1 + grid.abs())[:, None]
+        )
+        if _small(miss, size) and bool((scale != 0).all()):
+            plain = bool(((scale - 1).abs() <= _EXACT).all()) and bool(
+                (shift.abs() <= _EXACT).all()
+            )
+            return Recognised(name.partition(" ")[0], function, fold, plain)
+    return None
+
+
+def by_unit(root: Root, node: Node, origin: Tensor | None) -> Activation:
+    """Return the function of rows [n, K] that a node is, in pieces of the root's shape."""
+    rows, dtype, device = root.rows, root.values.dtype, root.values.device
+
+    def whole(values: Tensor) -> Tensor:
+        return node.value({root.node: values.to(device=device, dtype=dtype)}).to(values)
+
+    def pieces(values: Tensor) -> Tensor:
+        results = torch.empty_like(values)
+        for first in range(0, len(values), rows):
+            part = values[first : first + rows].to(dtype)
+            missing = rows - len(part)
+            padded = torch.cat([part, part[-1:].expand(missing, -1)]) if missing else part
+            made = node.value({root.node: root.spread(padded).to(device)})
+            results[first : first + rows] = root.collect(made, origin)[: len(part)].to(values)
+        return results
+
+    rows_seen = root.collect(root.values)
+    doubled = torch.cat([rows_seen, rows_seen])
+    wanted = pieces(doubled)
+    try:  # at once, if nothing in it has the shape of the survey's few samples
+        if torch.equal(whole(doubled), wanted):
+            return whole
+    except Exception:  # then in pieces
+        pass
+    return pieces
+
+
+def alone(func: Any, args: Any, kwargs: Any, marked: list[Tensor], generator: Any) -> bool:
+    """Return whether a function treats each element of some tensors by itself, by trying.
+
+    A random half of the elements is changed; nothing may change at the others.
+    """
+    shape = marked[0].shape
+    part = (torch.rand(shape, generator=generator) < 0.5).to(marked[0].device)
+    nodes = {id(tensor): Node() for tensor in marked}
+    node = Node(func, "", recorded(args, nodes), recorded(kwargs, nodes))
+    before, after = {}, {}
+    for tensor in marked:
+        plain = tensor.detach().as_subclass(Tensor)
+        if plain.is_floating_point():
+            noise = torch.randn(shape, generator=generator).to(plain) * (1 + plain.abs())
+            other = plain + noise
+        else:
+            other = ~plain if plain.dtype == torch.bool else plain + 1
+        before[nodes[id(tensor)]] = plain
+        after[nodes[id(tensor)]] = torch.where(part, other, plain)
+    try:
+        one, two = node.value(before), node.value(after)
+    except Exception:
+        return False
+    if one.shape != shape or two.shape != shape:
+        return False
+    return torch.equal(one[~part].nan_to_num(), two[~part].nan_to_num())

@@ -1,1 +1,0 @@
-"""What is kept of a stream of rows: sums, extremes and a random few; never the stream itself."""

@@ -1,1 +1,0 @@
-"""What one linear layer says about a Gaussian that is known."""

@@ -1,0 +1,557 @@
+"""Load a network to audit: the user's code with weights from a file, or a program that is trusted.
+
+=======================  ==================================================================
+:func:`load_model`       a network from ``package.module:factory``, a ``.pt2`` file or TorchScript
+:func:`load_fitting`     the same, with the shape in which it takes some samples
+:func:`shapes_to_try`    the shapes in which a network may want samples
+:class:`LoadedModel`     the module, and what is known of its input
+=======================  ==================================================================
+
+A factory is the user's code and is run. Files of weights are read without running anything in
+them. ``.pt2`` and TorchScript files are programs and need ``trust=True``; only then is
+:mod:`~mahalens.auditing.programs` imported. SECURITY.md has the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import logging
+import math
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from mahalens.auditing.recognise import (
+    WEIGHTS_WANTED,
+    factory_parts,
+    first_bytes,
+    is_archive,
+    is_safetensors,
+    recognise_model,
+    require_weights_only,
+)
+from mahalens.errors import InputError
+
+Shape = tuple[int, ...]
+
+TRIED = 5
+"""Samples in a trial: no usual number of channels, which a convolution would take them for."""
+QUANTISED = (
+    "holds a quantised network, whose packed weights cannot be read as hyperplanes; give the "
+    "float network it was made from"
+)
+_NO_WEIGHTS = "no --weights: the weights are as {} makes them"
+_NESTED = ("state_dict", "model_state_dict", "model", "ema", "weights")
+_PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel, torch.compile, Lightning
+_LISTED = 3  # names in a message
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network from a file or a factory, in evaluation mode, and what is known of its input."""
+
+    module: nn.Module
+    name: str
+    kind: str
+    """``torch.export program``, ``TorchScript file`` or ``factory``."""
+    batch_size: int | None = None
+    """The only number of samples that it takes at once; None where any will do."""
+    dtype: torch.dtype | None = None
+    """The type of number that its input has to have, where it is known."""
+    input_shape: tuple[int | None, ...] | None = None
+    """The shape of its input with the batch axis, None for sizes that are free."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the audit should know about how it was loaded."""
+
+    def cast(self, x: Tensor) -> Tensor:
+        """Return the samples in the type of number that the model computes with.
+
+        Whole numbers, such as those of tokens, stay whole where the model takes them.
+        """
+        if self.dtype is None or x.dtype == self.dtype:
+            return x
+        if x.is_floating_point() and not self.dtype.is_floating_point:
+            wanted, dtype = (str(d).removeprefix("torch.") for d in (self.dtype, x.dtype))
+            raise InputError(
+                f"the model takes whole numbers ({wanted}) and x is {dtype}; give x of that kind"
+            )
+        return x.to(self.dtype)
+
+    def whole_batches(self, samples: int) -> int:
+        """Return how many of so many samples fill whole batches, where their size is fixed.
+
+        >>> LoadedModel(nn.Identity(), "net", "factory", batch_size=32).whole_batches(100)
+        96
+        """
+        if self.batch_size is None:
+            return samples
+        whole = samples - samples % self.batch_size
+        if not whole:
+            raise InputError(
+                f"the model takes batches of exactly {self.batch_size} and there are {samples} "
+                f"samples; give more, or export it with a free batch size"
+            )
+        return whole
+
+
+def load_model(
+    spec: str,
+    weights: Path | None = None,
+    *,
+    example: Tensor | None = None,
+    trust: bool = False,
+) -> LoadedModel:
+    """Load a network to audit.
+
+    ``spec`` is one of
+
+    - ``package.module:factory``: a function or class in importable code of the user's that makes
+      a ``torch.nn.Module``, with ``weights`` from a ``.safetensors`` file or a state dict;
+    - a file of ``torch.export.save`` (``.pt2``);
+    - a TorchScript file, which torch converts for an ``example`` [N, ...] of its input.
+
+    The two kinds of file are programs, and loading one can run any code of whoever made it. They
+    are loaded with ``trust=True`` only. Without it nothing in them is opened: names and first bytes
+    are enough to refuse them. Everything else raises :class:`~mahalens.errors.InputError` with one
+    line.
+
+    >>> load_model("torch.nn:Identity").kind
+    'factory'
+    """
+    kind = recognise_model(spec, weights, trust=trust)
+    if kind == "factory":
+        return _load_factory(spec, weights)
+    from mahalens.auditing.programs import load_program, load_script
+
+    if kind == "TorchScript file":
+        return load_script(Path(spec), example)
+    return load_program(Path(spec))
+
+
+def shapes_to_try(shape: Shape, image: Shape | None) -> list[Shape]:
+    """Return the shapes in which a network may want samples of this shape, in the order to try.
+
+    >>> shapes_to_try((784,), (28, 28))
+    [(784,), (1, 28, 28), (28, 28)]
+    >>> shapes_to_try((3, 32, 32), (3, 32, 32))
+    [(3, 32, 32), (3072,)]
+    """
+    shapes = [shape]
+    if image is not None:
+        shapes += [(1, *image), image] if len(image) == 2 else [image]
+    if len(shape) > 1 and (image is not None or 1 in shape):
+        shapes.append((math.prod(shape),))
+    return list(dict.fromkeys(shapes))
+
+
+def load_fitting(
+    spec: str,
+    weights: Path | None,
+    x: Tensor,
+    shapes: Sequence[Shape],
+    *,
+    trust: bool = False,
+) -> tuple[LoadedModel, Shape]:
+    """Load a network, and find the first of the shapes in which it takes the samples x [N, ...].
+
+    Each is tried with a few samples; that changes nothing but what a network itself keeps from
+    call to call.
+    """
+    failures: dict[str, list[str]] = {}
+    script = recognise_model(spec, weights, trust=trust) == "TorchScript file"
+    model = None if script else load_model(spec, weights, trust=trust)
+    for shape in shapes:
+        try:
+            example = _repeated(x, TRIED).reshape(-1, *shape)
+            loaded = model or load_model(spec, weights, example=example, trust=trust)
+            _check_input_shape(loaded, shape)
+            _try(loaded, x, shape)
+        except UnfitShapeError as error:
+            failures.setdefault(error.reason, []).append(str(list(shape)))
+        else:
+            return loaded, shape
+    tried = "; ".join(f"{' or '.join(names)}: {reason}" for reason, names in failures.items())
+    raise InputError(
+        f"{spec}: the model fails on the data ({tried}); give the shape of a sample that it takes "
+        f"with --shape, or other data"
+    )
+
+
+class UnfitShapeError(InputError):
+    """A network that does not take samples of a shape, and the reason in a few words."""
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
+        self.reason = reason
+
+
+def _check_input_shape(loaded: LoadedModel, shape: Shape) -> None:
+    """Compare with what a program says of its input, which is clearer than how it fails."""
+    wanted = loaded.input_shape
+    if wanted is None:
+        return
+    sample = wanted[1:]
+    if len(sample) == len(shape) and all(
+        size in (None, mine) for size, mine in zip(sample, shape, strict=True)
+    ):
+        return
+    text = ", ".join("any" if size is None else str(size) for size in wanted)
+    if wanted == shape:
+        raise UnfitShapeError(
+            f"the program takes [{text}], one sample at a time; export it with a batch axis"
+        )
+    raise UnfitShapeError(f"the program takes [{text}], the batch first")
+
+
+def _try(loaded: LoadedModel, x: Tensor, shape: Shape) -> None:
+    count = loaded.batch_size or TRIED
+    batch = loaded.cast(_repeated(x, count).reshape(-1, *shape))
+    try:
+        with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            output = loaded.module(batch)
+    except (Exception, SystemExit) as error:  # whatever the network raises
+        raise UnfitShapeError(first_line(error)) from None
+    lengths = {len(tensor) for tensor in _tensors(output) if tensor.ndim}
+    if lengths and count not in lengths:
+        raise UnfitShapeError(f"{count} samples give outputs of length {min(lengths)}")
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (tuple, list)):
+        return [tensor for part in output for tensor in _tensors(part)]
+    return []
+
+
+def _repeated(x: Tensor, count: int) -> Tensor:
+    """Return so many samples; where there are fewer, some of them again."""
+    return x[torch.arange(count) % len(x)]
+
+
+# --- Factories: code on the user's machine ------------------------------------------------------
+
+
+class FolderFinder(importlib.abc.MetaPathFinder):
+    """A finder of the module that a user named in a folder, and for that module those beside it.
+
+    A folder on ``sys.path`` would serve everybody: torch looks for optional modules such as z3,
+    and would run a ``z3.py`` that lies beside a model. This finder comes after all others, so that
+    nothing installed is replaced, and answers only for the named module and for import statements
+    in modules that it found itself.
+    """
+
+    def __init__(self, folder: str, module: str) -> None:
+        self.folder, self.names = folder, {module.partition(".")[0]}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Look in the folder, if the module is named or one from there asks."""
+        if path is not None:  # a submodule, which its package's path finds
+            return None
+        if fullname not in self.names and _importer(sys._getframe(1)) not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, [self.folder])
+        if spec is not None:
+            self.names.add(fullname)
+        return spec
+
+
+def _importer(frame: FrameType | None) -> str:
+    """Return the top package of the code that runs an import statement."""
+    while frame is not None:
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if top not in ("importlib", "_frozen_importlib", "_frozen_importlib_external"):
+            return top
+        frame = frame.f_back
+    return ""
+
+
+@contextlib.contextmanager
+def importing_from_here(spec: str) -> Iterator[None]:
+    """Find the module of a factory in the current folder within, if ``spec`` names a factory."""
+    parts = factory_parts(spec)
+    if parts is None:
+        yield
+        return
+    finder = FolderFinder(os.getcwd(), parts[0])
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@contextlib.contextmanager
+def without_hard_exit() -> Iterator[None]:
+    """Turn ``os._exit`` into SystemExit within, so that code of a user cannot end it in silence."""
+    before, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # a child that ends as it should
+            before(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = before
+
+
+def _load_factory(spec: str, weights: Path | None) -> LoadedModel:
+    module = _make_network(spec)
+    if _is_quantised(module):
+        raise InputError(f"{spec}: {QUANTISED}")
+    if weights is not None:
+        load_weights(module, weights)
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    # Where whole numbers go in first, the type of the input is not that of the weights.
+    whole = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in module.modules())
+    return LoadedModel(
+        module=module.eval(),
+        name=spec,
+        kind="factory",
+        dtype=None if whole or len(dtypes) != 1 else dtypes.pop(),
+        notes=() if weights is not None else (_NO_WEIGHTS.format(spec),),
+    )
+
+
+def _make_network(spec: str) -> nn.Module:
+    name, _, path = spec.partition(":")
+    factory: object = _import_module(spec, name)
+    for part in path.split("."):
+        if not hasattr(factory, part):
+            where = f" in {file}" if (file := getattr(factory, "__file__", None)) else ""
+            raise InputError(f"{spec}: there is no {part!r}{where}; wanted a function or a class")
+        factory = getattr(factory, part)
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise InputError(
+            f"{spec}: is a {type(factory).__name__}; wanted a function or a class that makes a "
+            f"torch.nn.Module"
+        )
+    try:
+        with without_hard_exit():
+            network = factory()
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"{spec}: failed, {_describe(error)}; it is called without arguments"
+        ) from None
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{spec}: made a {type(network).__name__}; wanted a torch.nn.Module")
+    return network
+
+
+def _import_module(spec: str, name: str) -> ModuleType:
+    try:
+        with without_hard_exit():
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"{spec}: there is no module {error.name!r} here; run it in the folder that has "
+                f"it, or install it"
+            ) from None
+        raise InputError(f"{spec}: needs {error.name!r}, which is not installed") from None
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{spec}: importing {name} failed, {_describe(error)}") from None
+
+
+def _describe(error: BaseException) -> str:
+    """Return kind, text and place of an error in the user's code."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" ({Path(error.filename).name}, line {error.lineno})"
+    return f"{type(error).__name__}: {first_line(error)}{place}"
+
+
+def _is_quantised(module: nn.Module) -> bool:
+    return any(
+        "quantized" in type(part).__module__ and hasattr(part, "_packed_params")
+        for part in module.modules()
+    ) or any(
+        not isinstance(tensor, nn.UninitializedParameter) and tensor.is_quantized
+        for tensor in (*module.parameters(), *module.buffers())
+    )
+
+
+# --- Weights: read without running anything -----------------------------------------------------
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Copy the weights in a file into a network; every one must be there and fit.
+
+    Nothing in the file is unpickled but tensors and containers. The state dict may lie under
+    ``state_dict`` or ``model`` of a checkpoint, and its names may have the prefixes of
+    DataParallel, ``torch.compile`` and Lightning.
+    """
+    wanted = module.state_dict()
+    tensors = _without_prefix(_read_weights(path), wanted)
+    missing = [name for name in wanted if name not in tensors]
+    unknown = [name for name in tensors if name not in wanted]
+    if missing or unknown:
+        faults = [f"lacks {_listed(missing)}"] if missing else []
+        faults += [f"has {_listed(unknown)}, which the network does not"] if unknown else []
+        raise InputError(
+            f"{path}: {' and '.join(faults)}; give the weights of this network, or its factory "
+            f"the options they were trained with"
+        )
+    parameters = {name: mine for name, mine in wanted.items() if isinstance(mine, Tensor)}
+    lazy = (nn.UninitializedParameter, nn.UninitializedBuffer)
+    wrong = [
+        f"{name} {list(tensors[name].shape)} for {list(mine.shape)}"
+        for name, mine in parameters.items()
+        if not isinstance(mine, lazy) and mine.shape != tensors[name].shape
+    ]
+    if wrong:
+        raise InputError(
+            f"{path}: the shapes of {_listed(wrong)} differ from the network's; give the factory "
+            f"the options it was trained with"
+        )
+    unreal = [
+        name
+        for name, mine in parameters.items()
+        if tensors[name].is_complex() and not mine.is_complex()
+    ]
+    if unreal:
+        raise InputError(
+            f"{path}: {_listed(unreal)} holds complex numbers and the network's are real; give the "
+            f"weights of this network"
+        )
+    try:
+        with quiet():
+            module.load_state_dict(tensors)
+    except Exception as error:  # a module may check more, or memory may end
+        raise InputError(f"{path}: does not fit the network, {first_line(error)}") from None
+
+
+def _read_weights(path: Path) -> Mapping[str, Any]:
+    """Return the tensors of a file by name."""
+    start = first_bytes(path, WEIGHTS_WANTED)
+    if is_safetensors(start):
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(path)
+        except Exception as error:  # also for a type of number that this torch does not have
+            raise InputError(f"{path}: is damaged or cut short ({first_line(error)})") from None
+    if is_archive(start):
+        require_weights_only(path)
+    try:
+        with quiet():
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises what its parsers happen to raise
+        raise InputError(f"{path}: {_why_unread(error)}; wanted {WEIGHTS_WANTED}") from None
+    return _state_dict(path, content)
+
+
+def _why_unread(error: Exception) -> str:
+    """Return why torch did not read a file of which only weights are read."""
+    text = str(error)
+    if "quantized" in text:
+        return QUANTISED
+    name = re.search(r"(?:GLOBAL|Unsupported global:?(?: GLOBAL)?|class) ([\w.]+)", text)
+    if name:
+        return f"holds a pickled {name[1]}, and is not opened: unpickling would run code"
+    if "weights only" in text.lower():  # torch's long advice to trust the file
+        return "is no file of weights, or damaged"
+    return f"is no file of weights, or damaged ({first_line(error)})"
+
+
+def _state_dict(path: Path, content: object) -> Mapping[str, Any]:
+    """Return the state dict in a checkpoint: the content itself, or its one part that is one."""
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path}: holds a {type(content).__name__}; wanted {WEIGHTS_WANTED}")
+    if any("_packed_params" in str(key) for key in content):
+        raise InputError(f"{path}: {QUANTISED}")
+    if _is_state_dict(content):
+        return content
+    nested = [key for key in _NESTED if _is_state_dict(content.get(key))]
+    if not nested:
+        nested = [str(key) for key, value in content.items() if _is_state_dict(value)]
+    if len(nested) == 1 or (nested and nested[0] in _NESTED[:3]):
+        part: Mapping[str, Any] = content[nested[0]]
+        return part
+    holds = f"has several ({_listed(nested)})" if nested else f"has {_listed(map(str, content))}"
+    raise InputError(f"{path}: wanted one state dict, and this checkpoint {holds}; save it alone")
+
+
+def _is_state_dict(content: object) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and bool(content)
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+    )
+
+
+def _without_prefix(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Strip known prefixes (DataParallel, torch.compile, Lightning) that all names have."""
+    stripped = dict(tensors)
+    while stripped.keys() != wanted.keys():
+        for prefix in _PREFIXES:
+            taken = any(name.startswith(prefix) for name in wanted)
+            if stripped and not taken and all(name.startswith(prefix) for name in stripped):
+                stripped = {name.removeprefix(prefix): v for name, v in stripped.items()}
+                break
+        else:
+            return stripped
+    return stripped
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return the first few of many names, and how many more there are.
+
+    >>> _listed(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    first = list(names)
+    text = ", ".join(first[:_LISTED])
+    return text if len(first) <= _LISTED else f"{text} and {len(first) - _LISTED} more"
+
+
+# --- What every loader needs --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence torch's warnings and logs within: the caller says in one line what matters."""
+    before = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+def first_line(error: BaseException | str, longest: int = 200) -> str:
+    """Return the beginning of an error's message, or its kind if it has none.
+
+    >>> first_line(ValueError("no such size\\nand so on"))
+    'no such size'
+    >>> first_line(KeyError())
+    'KeyError'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\s+", " ", lines[0]) if lines else type(error).__name__
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -1,1 +1,0 @@
-"""Removing units that a record shows to be spare, where no output changes."""

@@ -1,1 +1,0 @@
-"""Records of audits as files, plain JSON, tables and differences."""

@@ -1,1 +1,0 @@
-"""Units that repeat one another: mirrored, duplicate and parallel rows."""

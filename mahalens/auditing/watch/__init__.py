@@ -1,1 +1,0 @@
-"""Running a model and seeing what its layers are, without leaving a trace."""

@@ -1,0 +1,13 @@
+from .dataset import LabelledData as LabelledData
+from .dataset import held_out as held_out
+from .draws import draw_ellipsoids as draw_ellipsoids
+from .draws import draw_gaussian as draw_gaussian
+from .draws import gaussian_text as gaussian_text
+from .draws import load_gaussian as load_gaussian
+from .draws import save_gaussian as save_gaussian
+from .draws import stream as stream
+from .fetch import fetch_set as fetch_set
+from .files import load_set as load_set
+from .formats import read_idx as read_idx
+from .sequences import load_series as load_series
+from .sequences import read_ts as read_ts

@@ -1,0 +1,13 @@
+from .covariance import ledoit_wolf_shrinkage as ledoit_wolf_shrinkage
+from .ellipsoids import DiagonalEllipsoids as DiagonalEllipsoids
+from .ellipsoids import Ellipsoids as Ellipsoids
+from .ellipsoids import FullEllipsoids as FullEllipsoids
+from .ellipsoids import LowRankEllipsoids as LowRankEllipsoids
+from .ellipsoids import SharedBasisEllipsoids as SharedBasisEllipsoids
+from .ellipsoids import SphericalEllipsoids as SphericalEllipsoids
+from .ellipsoids import load_ellipsoids as load_ellipsoids
+from .gaussian import Gaussian as Gaussian
+from .gaussian import Spectrum as Spectrum
+from .gaussian import WhiteningKind as WhiteningKind
+from .reconstruction import Reconstruction as Reconstruction
+from .reconstruction import reconstruct as reconstruct

@@ -1,0 +1,13 @@
+from .check import InitCheck as InitCheck
+from .check import LayerCheck as LayerCheck
+from .check import check_init as check_init
+from .model import Initialised as Initialised
+from .model import initialise as initialise
+from .starts import METHODS as METHODS
+from .starts import class_mean_ as class_mean_
+from .starts import cluster_pca_ as cluster_pca_
+from .starts import kaiming_ as kaiming_
+from .starts import kaiming_through_samples as kaiming_through_samples
+from .starts import lsuv_ as lsuv_
+from .starts import sample_point_bias_ as sample_point_bias_
+from .starts import whiten_ as whiten_

@@ -1,0 +1,16 @@
+from .comparisons import Comparison as Comparison
+from .comparisons import FamilyComparison as FamilyComparison
+from .comparisons import PairedComparison as PairedComparison
+from .comparisons import compare as compare
+from .comparisons import compare_family as compare_family
+from .comparisons import holm as holm
+from .comparisons import paired_lower as paired_lower
+from .equivalence import Equivalence as Equivalence
+from .equivalence import equivalent as equivalent
+from .summaries import Proportion as Proportion
+from .summaries import SpreadRatio as SpreadRatio
+from .summaries import Summary as Summary
+from .summaries import proportion as proportion
+from .summaries import spread_ratio as spread_ratio
+from .summaries import summarise as summarise
+from .summaries import summarize as summarize

@@ -1,1 +1,0 @@
-"""The activations study (source 004): the six architectures of 003 with other activations."""

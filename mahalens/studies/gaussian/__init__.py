@@ -1,1 +1,0 @@
-"""The Gaussian study (source 000): networks trained to output the Mahalanobis distance."""

@@ -1,1 +1,0 @@
-"""Distance heads against linear ones: accuracy, calibration, and knowing what is not known."""

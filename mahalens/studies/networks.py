@@ -1,0 +1,348 @@
+"""Training and reading of two-layer networks as *Neural Networks Learn Distance Metrics* does it.
+
+Shared by the studies of these networks: all trials start from PyTorch's own weights, trial i from
+the same first layer in every model, and train by full-batch gradient descent on cross-entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mahalens.data import LabelledData, stream
+from mahalens.errors import InputError
+from mahalens.geometry._memory import require_memory
+from mahalens.nn import Chain
+from mahalens.nn.chain import ELEMENTWISE
+from mahalens.studies.run import thread_count
+from mahalens.studies.samples import whole_set
+from mahalens.studies.study import remember
+from mahalens.train import SGD, CrossEntropy, TrialStack
+from mahalens.train.layers import activation_rule
+
+if TYPE_CHECKING:
+    from mahalens.studies.run import Context
+
+MNIST_MEAN, MNIST_SPREAD = 0.1307, 0.3081
+"""Of MNIST's pixels between 0 and 1, as the paper has them."""
+CURVE_POINTS = 30
+"""Epochs at which accuracy is measured."""
+ACTIVE = 1e-6
+"""A unit is active on an input if its activation is larger than this in size."""
+RARE = {"dead": None, "rare1": 0.01, "rare5": 0.05}
+"""Below which share of the inputs a unit counts as rarely active; dead: on none."""
+DEFAULT_NODES, BINS = 4, 48
+
+_BLOCK = 1 << 20  # hidden activations at once: few enough to stay in the cache
+_BLOCK_BYTES = 1 << 26
+
+
+# --- Data -------------------------------------------------------------------------------------
+
+
+@remember(2)
+def training_data(name: str, train_size: int | None, seed: int) -> LabelledData:
+    """Load a data set, with ``train_size`` training samples drawn from it, the same in all trials.
+
+    Raises :class:`~mahalens.errors.InputError` where networks cannot be trained on it.
+    """
+    data = whole_set(name)
+    if data.classes < 2:
+        raise InputError(f"--data {name}: has one class; there is nothing to tell apart")
+    if train_size is not None:
+        if not data.classes <= train_size <= len(data.y):
+            raise InputError(
+                f"--train-size {train_size}: {name} has {len(data.y):,} training samples of "
+                f"{data.classes} classes; give {data.classes} to {len(data.y):,}"
+            )
+        data = data.subset(train_size, stream(seed, "subset"))
+    # Samples, both packed copies of the engine, and the test set.
+    size = 4 * (3 * data.x.numel() + 2 * data.test_x.numel())
+    require_memory(size, f"--data {name}", "give a smaller --train-size")
+    return data
+
+
+def scale_of(data: LabelledData) -> tuple[float, float]:
+    """Return mean and spread of the pixels, divided by the largest, that normalising takes out."""
+    if data.name == "mnist":
+        return MNIST_MEAN, MNIST_SPREAD
+    scaled = data.x.double() / data.largest
+    return float(scaled.mean()), float(scaled.std(correction=0))
+
+
+@remember(1)
+def pixel_inputs(data: LabelledData, pixels: str, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Return training and test samples, ``raw`` or ``normalised`` by the set's mean and spread."""
+    x, test_x = data.x, data.test_x
+    if pixels != "raw":
+        mean, spread = scale_of(data)
+        x, test_x = (x / data.largest - mean) / spread, (test_x / data.largest - mean) / spread
+    return x.to(device), test_x.to(device)
+
+
+def facts_of(data: LabelledData, epochs: int) -> dict[str, Any]:
+    """Return the facts of a summary about the data and the training."""
+    mean, spread = scale_of(data)
+    return {
+        "data": data.name,
+        "source": data.source,
+        "training_samples": len(data.y),
+        "test_samples": len(data.test_y),
+        "inputs": data.inputs,
+        "classes": data.classes,
+        "epochs": epochs,
+        "largest_pixel": data.largest,
+        "pixel_mean": mean,
+        "pixel_spread": spread,
+    }
+
+
+# --- Training ---------------------------------------------------------------------------------
+
+
+def seed_of_trial(seed: int, trial: int) -> int:
+    """Return the seed that a trial starts from, whatever the model and the number of trials."""
+    return int(torch.randint(2**62, (), generator=stream(seed, "start", trial)))
+
+
+def start_of(chain: Chain, seed: int, trials: Sequence[int], device: str = "cpu") -> TrialStack:
+    """Return starting weights: PyTorch's own, trial i from the same first layer in every model."""
+    start = TrialStack.from_seeds(chain, [seed_of_trial(seed, trial) for trial in trials])
+    return start if device == "cpu" else TrialStack(start.model, start.values.to(device))
+
+
+def train_networks(
+    start: TrialStack,
+    data: LabelledData,
+    inputs: tuple[Tensor, Tensor],
+    context: Context,
+    *,
+    epochs: int,
+    lr: float,
+    kind: Any = SGD,
+    share: tuple[float, float] = (0.0, 0.95),
+) -> Any:
+    """Train some trials by full-batch descent; the solver's history has their test accuracy."""
+    x, test_x = inputs
+    y, test_y = data.y.to(x.device), data.test_y.to(x.device)
+    objective = CrossEntropy(start.model, x, y, engine=context.engine)
+    solver = kind(objective, start, epochs, lr=lr)
+
+    def accuracy(running: Any) -> dict[str, Tensor]:
+        return {"accuracy": accuracies(running.stack, test_x, test_y)}
+
+    at = measured_epochs(epochs)
+    return context.drive("training", solver, share=share, metrics=accuracy, at=at)
+
+
+def measured_epochs(epochs: int) -> list[int]:
+    """Return the epochs of the learning curve: the start, evenly on a log scale, near the end.
+
+    >>> measured_epochs(6)
+    [0, 1, 2, 3, 4, 5, 6]
+    """
+    spaced = np.geomspace(1, epochs, CURVE_POINTS).round().astype(int).tolist()
+    return sorted({0, *spaced, max(0, epochs - max(1, epochs // 10)), epochs})
+
+
+def accuracies(stack: TrialStack, x: Tensor, y: Tensor) -> Tensor:
+    """Return the share of samples put into their class, in percent ``[T]``."""
+    rows = max(16, _BLOCK // (len(stack) * max(stack.chain.widths[1:])))
+    hits = torch.zeros(len(stack), dtype=torch.int64, device=x.device)
+    with thread_count(1):
+        for xs, ys in zip(x.split(rows), y.split(rows), strict=True):
+            hits += (stack(xs).argmax(-1) == ys).sum(1)
+    return 100 * hits.double() / len(y)
+
+
+def curve_metrics(epochs: Tensor, accuracy: Tensor) -> dict[str, Tensor]:
+    """Return when the accuracy ``[T, E]`` came within a point of its last, and its late gain."""
+    near = (accuracy - accuracy[:, -1:]).abs() <= 1.0
+    stays = near.flip(1).cumprod(1).flip(1).bool()
+    first = stays.to(torch.int64).argmax(1)
+    late = int((epochs <= max(0, int(epochs[-1]) - max(1, int(epochs[-1]) // 10))).sum()) - 1
+    return {
+        "epochs_to_converge": epochs[first].double(),
+        "late_gain": accuracy[:, -1] - accuracy[:, max(late, 0)],
+    }
+
+
+# --- Reading ----------------------------------------------------------------------------------
+
+
+def part_of(stack: TrialStack, layers: int) -> TrialStack:
+    """Return the first layers of the trials as a stack of their own."""
+    chain = Chain(stack.chain.inputs, stack.chain.layers[:layers])
+    tensors = stack.tensors()
+    first = {name: tensor for name, tensor in tensors.items() if int(name.split(".")[0]) < layers}
+    return TrialStack.from_tensors(chain, first)
+
+
+def hidden_layers(chain: Chain) -> int:
+    """Return how many layers lead to the hidden activations: all before the output layer.
+
+    >>> hidden_layers(Chain.parse("Linear(128), ReLU, Linear(10), ReLU, Neg", inputs=784))
+    2
+    """
+    places = [place for place, layer in enumerate(chain.layers) if layer.units is not None]
+    return places[-1]
+
+
+class Reading:
+    """Numbers of T trials on one set of samples, gathered block by block.
+
+    ``output`` is what the network returns, ``score`` the output layer before its activation,
+    ``hidden`` the activations below it. All sums are on the CPU.
+    """
+
+    def __init__(self, stack: TrialStack, x: Tensor, y: Tensor, classes: int) -> None:
+        trials, samples = len(stack), len(x)
+        chain = stack.chain
+        self.depth = hidden_layers(chain)
+        below, scores = part_of(stack, self.depth), part_of(stack, self.depth + 1)
+        units = chain.widths[self.depth]
+        self.samples = samples
+        self.class_sizes = torch.bincount(y, minlength=classes)
+        self.correct = torch.zeros(trials, classes, dtype=torch.int64)
+        self.active_hidden = torch.zeros(trials, units, dtype=torch.int64)
+        self.active_outputs = torch.zeros(trials, classes, dtype=torch.int64)
+        self.silent = torch.zeros(trials, dtype=torch.int64)
+        self.sums = torch.zeros(trials, classes, units, dtype=torch.float64)
+        self.score_sum = torch.zeros(trials, classes, dtype=torch.float64)
+        self.score_squares = torch.zeros(trials, classes, dtype=torch.float64)
+        rows = max(16, _BLOCK_BYTES // (4 * trials * max(units, classes)))
+        after = [layer for layer in chain.layers[self.depth + 1 :] if layer.kind in ELEMENTWISE]
+        for xs, ys in zip(x.split(rows), y.split(rows), strict=True):
+            hidden, score = below(xs), scores(xs)
+            output = score
+            for layer in after:
+                output = activation_rule(layer).forward(output)
+            self._add(hidden.cpu(), score.cpu(), output.cpu(), ys)
+
+    def _add(self, hidden: Tensor, score: Tensor, output: Tensor, ys: Tensor) -> None:
+        chosen = output.argmax(-1)
+        self.correct.index_add_(1, ys, (chosen == ys).to(torch.int64))
+        self.active_hidden += (hidden.abs() > ACTIVE).sum(1)
+        active = output.abs() > ACTIVE
+        self.active_outputs += active.sum(1)
+        self.silent += (~active.any(-1)).sum(1)
+        self.sums.index_add_(1, ys, hidden.double())
+        self.score_sum += score.double().sum(1)
+        self.score_squares += score.double().square().sum(1)
+        self.see(hidden, output, chosen)
+
+    def see(self, hidden: Tensor, output: Tensor, chosen: Tensor) -> None:
+        """Gather more in a subclass: ``[T, n, H]``, ``[T, n, C]`` and ``[T, n]`` of a block."""
+
+    @property
+    def accuracy(self) -> Tensor:
+        """The share of samples put into their class, in percent ``[T]``."""
+        return 100 * self.correct.sum(1).double() / self.samples
+
+    @property
+    def class_accuracy(self) -> Tensor:
+        """The same class by class ``[T, C]``; NaN for a class without samples."""
+        return 100 * self.correct.double() / self.class_sizes
+
+    def activity(self) -> dict[str, Tensor]:
+        """Return the shares of dead and rarely active units in percent ``[T]``, by layer."""
+        shares = {}
+        for place, counts in (("outputs", self.active_outputs), ("hidden", self.active_hidden)):
+            for kind, share in RARE.items():
+                few = counts == 0 if share is None else counts < share * self.samples
+                shares[f"{kind}_{place}"] = 100 * few.double().mean(1)
+        return shares
+
+    def positions(self, stack: TrialStack) -> Tensor:
+        """Return ``|f_c(z_j)| / sd(f_c)`` ``[T, c, j]`` with z_j the mean hidden vector of class j.
+
+        How far the zero of output c is from the centre of class j; of a linear output the distance
+        of its hyperplane in spreads along its normal.
+        """
+        chain = stack.chain
+        top = Chain(chain.widths[self.depth], chain.layers[self.depth : self.depth + 1])
+        tensors = {
+            f"0.{name.split('.', 1)[1]}": tensor.double().cpu()
+            for name, tensor in stack.tensors().items()
+            if int(name.split(".")[0]) == self.depth
+        }
+        centres = self.sums / self.class_sizes[:, None]
+        at = TrialStack.from_tensors(top, tensors)(centres)  # [T, j, c]
+        mean = self.score_sum / self.samples
+        variance = (self.score_squares / self.samples - mean.square()).clamp(min=0)
+        return at.abs().transpose(1, 2) / variance.sqrt().unsqueeze(-1)
+
+
+def centre_metrics(positions: Tensor) -> dict[str, Tensor]:
+    """Return own and other centres, averaged over classes ``[T]``; NaN for constant outputs."""
+    classes = positions.shape[1]
+    own = positions.diagonal(dim1=1, dim2=2).mean(1)
+    other = (positions.sum((1, 2)) - positions.diagonal(dim1=1, dim2=2).sum(1)) / (
+        classes * (classes - 1)
+    )
+    return {"own_centre": own, "other_centre": other, "centre_ratio": own / other}
+
+
+def latent_distributions(
+    stack: TrialStack, x: Tensor, y: Tensor, classes: int, nodes: tuple[int, ...]
+) -> dict[str, Tensor]:
+    """Return histograms of hidden pre-activations by class, for some nodes of the first trial.
+
+    Without ``nodes``, those whose class means differ most in units of the spread within classes
+    (the largest F statistics). Moments are mean, variance and skewness.
+
+    Returns ``nodes`` ``[K]``, ``edges`` ``[K, B+1]``, ``counts`` ``[K, C, B]``, ``moments``
+    ``[K, C, 3]``.
+    """
+    first = part_of(stack, 1)
+    alone = TrialStack(first.model, first.values[:1])
+    values = alone(x)[0].double().cpu()  # [N, H]
+    if not bool(values.isfinite().all()):  # a trial that ran away has no distributions
+        return {}
+    chosen = list(nodes) or _most_telling(values, y, classes)
+    edges, counts, moments = [], [], []
+    for column in values[:, chosen].T.contiguous():
+        low, high = column.quantile(torch.tensor([0.001, 0.999], dtype=column.dtype)).tolist()
+        room = 0.05 * (high - low) or 1.0
+        low, high = low - room, high + room
+        cut = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
+        place = torch.bucketize(column, cut[1:-1])  # what lies outside counts to the ends
+        table = torch.zeros(classes, BINS, dtype=torch.int64)
+        table.index_put_((y, place), torch.ones_like(y), accumulate=True)
+        edges.append(cut)
+        counts.append(table)
+        moments.append(_moments(column, y, classes))
+    return {
+        "nodes": torch.tensor(chosen),
+        "edges": torch.stack(edges),
+        "counts": torch.stack(counts),
+        "moments": torch.stack(moments),
+    }
+
+
+def _most_telling(values: Tensor, y: Tensor, classes: int) -> list[int]:
+    """Return the nodes whose classes lie furthest apart, by their F statistic, in order."""
+    sizes = torch.bincount(y, minlength=classes).double()[:, None]
+    sums = torch.zeros(classes, values.shape[1], dtype=values.dtype).index_add_(0, y, values)
+    means = sums / sizes.clamp(min=1)
+    within = (values - means[y]).square().sum(0)
+    between = (sizes * (means - values.mean(0)).square()).sum(0)
+    ratio = torch.where(within > 0, between / within, 0.0).nan_to_num(0.0)
+    return sorted(ratio.topk(min(DEFAULT_NODES, len(ratio))).indices.tolist())
+
+
+def _moments(values: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return mean, variance and skewness [C, 3]; NaN where a class has no samples or no spread."""
+    sizes = torch.bincount(y, minlength=classes).to(values.dtype)
+
+    def average(of: Tensor) -> Tensor:
+        return torch.zeros_like(sizes).index_add_(0, y, of) / sizes
+
+    mean = average(values)
+    rest = values - mean[y]
+    variance, third = average(rest.square()), average(rest.pow(3))
+    return torch.stack([mean, variance, third / variance.pow(1.5)], dim=1)

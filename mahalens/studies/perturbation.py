@@ -1,0 +1,1126 @@
+"""The perturbation study: which of intensities and distances trained networks rely on.
+
+The experiment of *Neural Networks Use Distance Metrics*: the hidden layer of two-layer networks is
+scaled and clipped, which changes intensities, or offset, which moves hyperplanes and so changes
+distances. Claims speak of ``lost``, the points of training accuracy that a perturbation costs a
+trial, because unperturbed accuracies here need not be the paper's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import msgspec
+import numpy as np
+
+from mahalens import nn, stats, train
+from mahalens.errors import InputError, RunFolderError
+from mahalens.files import read_file
+from mahalens.studies._torch import torch
+from mahalens.studies.claims import Average, Both, Claim, Every, Indistinguishable, Lower
+from mahalens.studies.folder import (
+    LEVELS,
+    SUMMARY,
+    TRIALS,
+    WEIGHTS,
+    is_unchanged,
+    read_config,
+    upgrade_options,
+)
+from mahalens.studies.plots import Levels
+from mahalens.studies.representation import (
+    MODELS,
+    PIXELS,
+    PUBLISHED_EPOCHS,
+    PUBLISHED_TRIALS,
+    RepresentationConfig,
+    both_pixels,
+    choose_models,
+    pixels_option,
+    text_of,
+)
+from mahalens.studies.study import (
+    Config,
+    Job,
+    Measures,
+    Metric,
+    Option,
+    PublishedValue,
+    Results,
+    Study,
+    flag_of,
+    hidden_option,
+    jobs_of,
+    learning_rate_option,
+    name_of,
+    still_learning,
+    train_size_option,
+    unless_large,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mahalens.studies.run import Context
+    from mahalens.train import TrialStack
+
+# --- Levels -----------------------------------------------------------------------------------
+
+KINDS = {"scale": "Intensity scale", "clip": "Intensity clip", "offset": "Distance offset"}
+TABLE: dict[str, tuple[float, ...]] = {
+    "scale": (0.01, 0.1),
+    "clip": (0.1, 0.5),
+    "offset": (-0.1, -0.01, 0.01, 0.1, 0.25),
+}
+"""The levels that a run has a column for: those of the paper's table."""
+
+
+def column(kind: str, level: float) -> str:
+    """Return the name of a level in ``trials.csv``.
+
+    >>> column("offset", -0.1), column("scale", 0.01)
+    ('offset_-0.1', 'scale_0.01')
+    """
+    return f"{kind}_{level:g}"
+
+
+def percent(kind: str, level: float) -> str:
+    """Return a level for people; of an offset with its sign.
+
+    >>> percent("scale", 0.01), percent("offset", 0.1), percent("offset", -0.01)
+    ('1 %', '+10 %', '-1 %')
+    """
+    return f"{100 * level:+g} %" if kind == "offset" and level else f"{100 * level:g} %"
+
+
+def perturbed(model: str, kind: str, level: float, place: str = "before") -> str:
+    """Return what claims call a network under a perturbation.
+
+    >>> perturbed("abs-bias", "offset", 0.1), perturbed("abs-bias", "clip", 0.5, "after")
+    ('abs-bias, offset +10 %', 'abs-bias, clip 50 % after the activation')
+    """
+    where = "" if place == "before" else " after the activation"
+    return f"{model}, {kind} {percent(kind, level)}{where}"
+
+
+def after(model: str) -> str:
+    """Return what claims call a network that was perturbed after its activation function."""
+    return f"{model}, after the activation"
+
+
+# --- Options ----------------------------------------------------------------------------------
+
+PUBLISHED_MODELS = ("relu-bias", "abs-bias")
+"""The two networks of the paper; it calls them ReLU and Abs."""
+
+
+class PerturbationConfig(Config, frozen=True, kw_only=True):
+    """Everything that decides the numbers of a run.
+
+    ``networks`` is the folder of a finished representation run whose networks are perturbed;
+    ``instead`` explains why these data were taken, where others would have been.
+    """
+
+    networks: Annotated[
+        str | None,
+        Option(
+            "Take the trained networks of a finished representation run.",
+            metavar="DIR",
+            file=True,
+            named="from",
+        ),
+    ] = None
+    data: Annotated[
+        str,
+        Option(
+            "A data set, or a file or folder of yours.",
+            "digits",
+            published="mnist",
+            fixed=lambda data: data != "mnist",
+            shown="mnist if it is here, else digits",
+            metavar="NAME|FILE",
+        ),
+    ]
+    models: Annotated[
+        tuple[str, ...],
+        Option(
+            "Networks of the representation study, by name or family.",
+            PUBLISHED_MODELS,
+            published=PUBLISHED_MODELS,
+            choices={name: model.text for name, model in MODELS.items()},
+            subset=True,
+            metavar="a,b,...",
+        ),
+    ]
+    pixels: Annotated[tuple[str, ...], pixels_option(("raw",), "raw; with --from: all")]
+    train_size: Annotated[int | None, train_size_option(5_000)]
+    epochs: Annotated[
+        int,
+        Option(
+            "Epochs of training.",
+            unless_large(2_000, 1_000),
+            published=PUBLISHED_EPOCHS,
+            fixed=True,
+            shown="2000; 1000 with large data sets",
+            least=1,
+        ),
+    ]
+    trials: Annotated[
+        int,
+        Option(
+            "Trials of each network.",
+            unless_large(10, 5),
+            published=PUBLISHED_TRIALS,
+            fixed=True,
+            shown="10; 5 with large data sets",
+            least=1,
+        ),
+    ]
+    hidden: Annotated[int, hidden_option()] = 128
+    learning_rate: Annotated[float, learning_rate_option()] = 1e-3
+    instead: str | None = None
+
+    @classmethod
+    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+        """Fill in the options that are not given; of networks from a folder those of their run."""
+        if given.get("models") is not None:
+            given["models"] = choose_models(given["models"], None)
+        given["pixels"] = both_pixels(given.get("pixels"))
+        if given.get("networks") is not None:
+            if published:
+                raise InputError(
+                    "--from with --published: its networks are trained already; leave one of them "
+                    "out"
+                )
+            return cls._from_run(Path(given.pop("networks")), given)
+        if not published and given.get("data") is None:
+            given["data"] = "mnist" if _is_here("mnist") else "digits"
+            if given["data"] == "digits":
+                given["instead"] = (
+                    "MNIST is not on this machine; get it with: mahalens data fetch mnist"
+                )
+        return super().with_defaults(published=published, **given)
+
+    @classmethod
+    def _from_run(cls, source: Path, given: dict[str, Any]) -> Self:
+        free = ("models", "pixels", "executor", "device", "tensorboard")
+        for name, value in given.items():
+            if value is not None and name not in free:
+                raise InputError(
+                    f"--from with --{flag_of(name)}: its networks are trained already; leave one "
+                    "of them out"
+                )
+        options = _source_options(source)
+        chosen = given.get("models") or PUBLISHED_MODELS
+        if missing := [model for model in chosen if model not in options.models]:
+            raise InputError(
+                f"--from {source}: has no {', '.join(missing)}; it has "
+                f"{', '.join(options.models)}: give some of them as --models"
+            )
+        pixels = given["pixels"] or options.pixels
+        if absent := [way for way in pixels if way not in options.pixels]:
+            raise InputError(
+                f"--from {source}: has no networks for {absent[0]} pixels; leave --pixels out"
+            )
+        names = ("data", "epochs", "trials", "train_size", "seed", "hidden", "learning_rate")
+        same = {name: getattr(options, name) for name in (*names, "shortened")}
+        same |= {
+            "device": given.get("device") or "cpu",
+            "tensorboard": bool(given.get("tensorboard")),
+        }
+        return cls(networks=str(source), models=chosen, pixels=pixels, **same)
+
+    def _deviations(self) -> dict[str, str]:
+        sentences = super()._deviations()
+        if self.instead:
+            sentences["data"] += f" ({self.instead})"
+        return sentences
+
+
+def _is_here(name: str) -> bool:
+    from mahalens.data.named import find_set
+
+    try:
+        find_set(name)
+    except InputError:
+        return False
+    return True
+
+
+def _source_options(source: Path) -> RepresentationConfig:
+    config = read_config(source)
+    if config.study != "representation":
+        raise InputError(
+            f"--from {source}: holds a run of {config.study}; give the folder of a representation "
+            "run"
+        )
+    if not (source / SUMMARY).exists():
+        raise InputError(
+            f"--from {source}: is not finished; finish it with 'mahalens run --resume {source}'"
+        )
+    try:
+        return msgspec.convert(upgrade_options(config.options), RepresentationConfig)
+    except (msgspec.ValidationError, InputError) as error:
+        raise InputError(
+            f"--from {source}: its options cannot be used ({error}); train the networks again"
+        ) from None
+
+
+# --- Metrics ----------------------------------------------------------------------------------
+
+_MEANING = {
+    "scale": "with all values of the hidden layer multiplied by {level}",
+    "clip": "with no value of a hidden unit above its lowest activation plus {level} of its range",
+    "offset": "with each hidden unit's lowest activation moved by {level} of its range, its "
+    "highest kept, and all values between in proportion",
+}
+_INDEX = (
+    "(D - I) / (D + I), with D the mean accuracy lost under the table's offsets, I under its "
+    "scales and clips: 1 for a network that relies on distances only, -1 for one that relies on "
+    "intensities only"
+)
+_MISFIT = "Mean distance from the published accuracies over the nine levels of the table"
+
+
+def _levels(start: str, said: str, where: str, kinds: tuple[str, ...]) -> dict[str, Metric]:
+    metrics = {}
+    for kind in kinds:
+        for level in TABLE[kind]:
+            amount = percent(kind, level)
+            metrics[f"{start}{column(kind, level)}"] = Metric(
+                f"{KINDS[kind]} {amount}{said}",
+                f"Accuracy on the {where} {_MEANING[kind].format(level=amount)}.",
+                unit="%",
+                better=None,
+            )
+    return metrics
+
+
+METRICS: dict[str, Metric] = {
+    "train_accuracy": Metric(
+        "Training accuracy",
+        "Share of the training samples whose class has the largest output, unperturbed.",
+        unit="%",
+        better="high",
+    ),
+    "test_accuracy": Metric(
+        "Test accuracy", "The same on the test samples.", unit="%", better="high"
+    ),
+    **_levels("", "", "training samples", tuple(KINDS)),
+    "reliance": Metric("Reliance on distance", f"{_INDEX}.", unit="index", better=None),
+    "misfit": Metric("Distance from the published table", f"{_MISFIT}.", unit="points"),
+    **_levels("test_", ", test data", "test samples", tuple(KINDS)),
+    "reliance_test": Metric(
+        "Reliance on distance, test data", f"{_INDEX}; on the test samples.", "index", None
+    ),
+    **_levels(
+        "after_",
+        ", after the activation",
+        "training samples, perturbed after the activation function,",
+        ("clip", "offset"),
+    ),
+    "reliance_after": Metric(
+        "Reliance on distance, after the activation",
+        f"{_INDEX}; perturbed after the activation function.",
+        unit="index",
+        better=None,
+    ),
+    "misfit_after": Metric(
+        "Distance from the published table, after the activation",
+        f"{_MISFIT}, perturbed after the activation function.",
+        unit="points",
+    ),
+    "late_gain": Metric(
+        "Still gaining",
+        "Test accuracy gained over the last tenth of the epochs: near 0 once training has "
+        "converged.",
+        unit="points",
+        better=None,
+    ),
+}
+
+# --- Claims -----------------------------------------------------------------------------------
+
+PAPER = "use-metrics"
+LOST = "lost"
+_BOTH = ("abs", "relu")
+
+
+def _under(model: str, kind: str, level: float, place: str = "before") -> str:
+    return perturbed(f"{model}-bias", kind, level, place)
+
+
+def _loses(
+    model: str, kind: str, level: float, side: Literal["below", "above"], points: float
+) -> Average:
+    return Average(LOST, _under(model, kind, level), side, points)
+
+
+def _cheaper(first: str, second: str) -> Lower:
+    return Lower(LOST, first, second)
+
+
+def _both_lose_less(kind: str, levels: tuple[float, ...], points: float) -> Every:
+    return Every(tuple(_loses(model, kind, p, "below", points) for model in _BOTH for p in levels))
+
+
+def _offsets_cost_more(model: str) -> Every:
+    scaled = _under(model, "scale", 0.1)
+    return Every(tuple(_cheaper(scaled, _under(model, "offset", p)) for p in (-0.1, 0.1)))
+
+
+CLAIMS = (
+    Claim(
+        "abs-fits-better-and-generalises-worse",
+        "Abs fits the training set better than ReLU and the test set worse.",
+        Both(
+            Lower("train_accuracy", "relu-bias", "abs-bias"),
+            Lower("test_accuracy", "abs-bias", "relu-bias"),
+        ),
+        source=PAPER,
+    ),
+    Claim(
+        "scale-10-costs-nothing",
+        "Scaling to 10 % costs neither network half a point.",
+        _both_lose_less("scale", (0.1,), 0.5),
+        source=PAPER,
+    ),
+    Claim(
+        "scale-10-is-not-significant",
+        "Scaling to 10 % changes neither network's accuracy significantly.",
+        Every(
+            tuple(
+                Indistinguishable("train_accuracy", _under(m, "scale", 0.1), f"{m}-bias", 0.5)
+                for m in _BOTH
+            )
+        ),
+        source=PAPER,
+    ),
+    Claim(
+        "scale-1-spares-abs",
+        "Scaled to 1 %, Abs loses fewer than 6 points.",
+        _loses("abs", "scale", 0.01, "below", 6.0),
+        source=PAPER,
+    ),
+    Claim(
+        "scale-1-costs-relu",
+        "Scaled to 1 %, ReLU loses more than 20 points.",
+        _loses("relu", "scale", 0.01, "above", 20.0),
+        source=PAPER,
+    ),
+    Claim(
+        "clip-50-costs-nothing",
+        "Clipping at 50 % of the range costs neither network a point.",
+        _both_lose_less("clip", (0.5,), 1.0),
+        source=PAPER,
+    ),
+    Claim(
+        "clip-10-costs-both",
+        "Clipping at 10 % of the range costs both networks: Abs more than 25 points, ReLU more "
+        "than 10.",
+        Every(
+            (
+                _loses("abs", "clip", 0.1, "above", 25.0),
+                _loses("relu", "clip", 0.1, "above", 10.0),
+            )
+        ),
+        source=PAPER,
+    ),
+    Claim(
+        "clip-10-costs-abs-more",
+        "Clipping at 10 % of the range costs Abs more than ReLU.",
+        _cheaper(_under("relu", "clip", 0.1), _under("abs", "clip", 0.1)),
+        source=PAPER,
+    ),
+    Claim(
+        "offset-1-costs-nothing",
+        "Offsets of -1 % and +1 % cost neither network half a point.",
+        _both_lose_less("offset", (-0.01, 0.01), 0.5),
+        source=PAPER,
+    ),
+    Claim(
+        "offset-2-costs-abs",
+        "Abs is sensitive beyond 1 %: offsets of -2 % and +2 % cost it more than a point.",
+        Every(tuple(_loses("abs", "offset", p, "above", 1.0) for p in (-0.02, 0.02))),
+        source=PAPER,
+    ),
+    Claim(
+        "offset-10-costs-abs",
+        "Offsets of -10 % and +10 % cost Abs more than 10 points.",
+        Every(tuple(_loses("abs", "offset", p, "above", 10.0) for p in (-0.1, 0.1))),
+        source=PAPER,
+    ),
+    Claim(
+        "offset-25-ruins-abs-only",
+        "An offset of +25 % ruins Abs (more than 60 points) and not ReLU (fewer than 30).",
+        Every(
+            (
+                _loses("abs", "offset", 0.25, "above", 60.0),
+                _loses("relu", "offset", 0.25, "below", 30.0),
+            )
+        ),
+        source=PAPER,
+    ),
+    Claim(
+        "relu-is-robuster-to-offsets",
+        "Offsets of -10 %, +10 % and +25 % cost ReLU less than Abs.",
+        Every(
+            tuple(
+                _cheaper(_under("relu", "offset", p), _under("abs", "offset", p))
+                for p in (-0.1, 0.1, 0.25)
+            )
+        ),
+        source=PAPER,
+    ),
+    Claim(
+        "positive-offsets-cost-more",
+        "An offset of +10 % costs both networks more than one of -10 %.",
+        Every(tuple(_cheaper(_under(m, "offset", -0.1), _under(m, "offset", 0.1)) for m in _BOTH)),
+        source=PAPER,
+    ),
+    Claim(
+        "abs-offset-beats-scale",
+        "Abs loses more to offsets of -10 % and +10 % than to scaling to 10 %.",
+        _offsets_cost_more("abs"),
+        source=PAPER,
+    ),
+    Claim(
+        "relu-offset-beats-scale",
+        "ReLU loses more to offsets of -10 % and +10 % than to scaling to 10 %.",
+        _offsets_cost_more("relu"),
+        source=PAPER,
+    ),
+    Claim(
+        "abs-relies-on-distance",
+        "Abs relies on distances: it loses more to the offsets of the table than to its scales "
+        "and clips (index above 0).",
+        Average("reliance", "abs-bias", "above", 0.0),
+        source=PAPER,
+    ),
+    Claim(
+        "relu-relies-on-distance",
+        "ReLU relies on distances: it loses more to the offsets of the table than to its "
+        "scales and clips (index above 0).",
+        Average("reliance", "relu-bias", "above", 0.0),
+        source=PAPER,
+    ),
+    Claim(
+        "the-table-is-of-pre-activations",
+        "The published table is that of values perturbed before the activation function: they "
+        "come nearer to it than values perturbed after it.",
+        Every(tuple(Lower("misfit", f"{m}-bias", after(f"{m}-bias")) for m in _BOTH)),
+    ),
+    Claim(
+        "after-the-activation-offsets-spare-abs",
+        "After the activation function, where an offset only adds a constant to every output, "
+        "offsets of -10 %, +10 % and +25 % cost Abs less than before it.",
+        Every(
+            tuple(
+                _cheaper(_under("abs", "offset", p, "after"), _under("abs", "offset", p))
+                for p in (-0.1, 0.1, 0.25)
+            )
+        ),
+    ),
+    Claim(
+        "after-the-activation-abs-relies-on-intensity",
+        "After the activation function, Abs relies on intensities (index below 0).",
+        Average("reliance", after("abs-bias"), "below", 0.0),
+    ),
+    Claim(
+        "the-table-is-of-raw-pixels",
+        "The published table is that of raw pixels: they come nearer to it than normalised ones.",
+        Every(
+            tuple(
+                Lower("misfit", name_of(f"{m}-bias", "raw"), name_of(f"{m}-bias", "normalised"))
+                for m in _BOTH
+            )
+        ),
+        each=False,
+    ),
+)
+
+# --- Published values -------------------------------------------------------------------------
+
+BASELINE: dict[tuple[str, str], PublishedValue] = {
+    ("train_accuracy", "abs-bias"): PublishedValue(99.99, std=0.00),
+    ("train_accuracy", "relu-bias"): PublishedValue(98.33, std=0.15),
+    ("test_accuracy", "abs-bias"): PublishedValue(95.29, std=0.20),
+    ("test_accuracy", "relu-bias"): PublishedValue(95.61, std=0.14),
+}
+
+# The tables of its appendix, means of 20 runs: by level, Abs and ReLU.
+_TABLES: dict[str, dict[float, tuple[float, float]]] = {
+    "scale": {
+        0.01: (94.76, 75.33),
+        0.05: (99.86, 97.33),
+        0.1: (99.98, 98.10),
+        0.25: (99.98, 98.31),
+        0.5: (99.99, 98.33),
+        10.0: (99.99, 98.33),
+    },
+    "clip": {
+        0.01: (52.90, 75.93),
+        0.05: (60.13, 82.57),
+        0.1: (71.05, 87.56),
+        0.2: (88.55, 93.84),
+        0.3: (96.11, 96.67),
+        0.4: (98.70, 97.74),
+        0.5: (99.60, 98.14),
+        0.75: (99.98, 98.33),
+    },
+    "offset": {
+        -2.0: (11.04, 18.77),
+        -1.0: (12.60, 41.68),
+        -0.75: (14.79, 55.16),
+        -0.5: (21.78, 72.90),
+        -0.25: (49.03, 90.24),
+        -0.1: (86.25, 96.55),
+        -0.05: (95.49, 97.78),
+        -0.03: (97.86, 98.13),
+        -0.02: (98.95, 98.24),
+        -0.01: (99.82, 98.31),
+        0.01: (99.81, 98.26),
+        0.02: (98.85, 98.14),
+        0.03: (97.70, 97.99),
+        0.05: (95.00, 97.62),
+        0.1: (81.40, 96.31),
+        0.25: (23.43, 81.60),
+        0.5: (11.14, 32.54),
+        0.75: (9.81, 13.94),
+        1.0: (9.78, 9.41),
+    },
+}
+_MODELS = ("abs-bias", "relu-bias")
+
+
+def published_level(model: str, kind: str, level: float) -> float | None:
+    """Return the published accuracy of a network under a perturbation, in per cent.
+
+    >>> published_level("abs-bias", "offset", 0.25), published_level("abs", "offset", 0.25)
+    (23.43, None)
+    """
+    if model not in _MODELS or level not in _TABLES[kind]:
+        return None
+    return _TABLES[kind][level][_MODELS.index(model)]
+
+
+def published_reliance(model: str) -> float | None:
+    """Return the index that the published table comes to; the paper itself has none.
+
+    >>> published_reliance("abs-bias"), published_reliance("relu-bias")
+    (0.433, -0.349)
+    """
+    if model not in _MODELS:
+        return None
+    baseline = BASELINE["train_accuracy", model].mean
+    lost = {
+        kind: [baseline - _TABLES[kind][level][_MODELS.index(model)] for level in TABLE[kind]]
+        for kind in KINDS
+    }
+    distance, intensity = lost["offset"], [*lost["scale"], *lost["clip"]]
+    d, i = (sum(part) / len(part) for part in (distance, intensity))
+    return round((d - i) / (d + i), 3)
+
+
+def _published_table() -> dict[tuple[str, str], PublishedValue]:
+    """Return all published values, by metric and what claims call the network."""
+    table = dict(BASELINE)
+    for model in _MODELS:
+        index = published_reliance(model)
+        if index is not None:
+            table["reliance", model] = PublishedValue(index)
+        baseline = BASELINE["train_accuracy", model].mean
+        for kind, levels in _TABLES.items():
+            for level, values in levels.items():
+                value, name = values[_MODELS.index(model)], perturbed(model, kind, level)
+                table["train_accuracy", name] = PublishedValue(value)
+                table[LOST, name] = PublishedValue(round(baseline - value, 2))
+                if level in TABLE[kind]:
+                    table[column(kind, level), model] = PublishedValue(value)
+    return table
+
+
+_PUBLISHED = _published_table()
+
+
+def published(
+    config: PerturbationConfig, metric: str, model: str, variant: str
+) -> PublishedValue | None:
+    """Return the published value for MNIST."""
+    return _PUBLISHED.get((metric, model)) if config.data == "mnist" else None
+
+
+# --- Networks of another run ------------------------------------------------------------------
+
+
+def _kept(pixels: str, model: str) -> str:
+    """Return where a run keeps the networks that it took from another."""
+    return f"networks/{pixels}-{model}.safetensors"
+
+
+def writes(config: PerturbationConfig) -> dict[str, bytes]:
+    """Return the networks that a run takes from another, for its own folder."""
+    from safetensors.torch import save
+
+    from mahalens.studies.networks import training_data
+
+    if config.networks is None:
+        return {}
+    source = Path(config.networks)
+    facts = _facts(source)
+    data = training_data(config.data, config.train_size, config.seed)
+    here = {"training_samples": len(data.y), "inputs": data.inputs, "classes": data.classes}
+    for name, value in here.items():
+        if facts.get(name) != value:
+            raise InputError(
+                f"--from {source}: was trained on data with {facts.get(name)} "
+                f"{name.replace('_', ' ')}, but {config.data} has {value} here; bring the same "
+                "data back, or train again"
+            )
+    return {
+        _kept(pixels, model): save(_network(config, source, data, pixels, model))
+        for pixels in config.pixels
+        for model in config.models
+    }
+
+
+def _read_record(source: Path, name: str) -> bytes:
+    """Return a record of the run that networks are taken from, as that run wrote it."""
+    content = read_file(source / name)
+    if not is_unchanged(source, name):
+        raise RunFolderError(
+            f"{source / name}: has changed since its run was finished (its checksum does not fit); "
+            "bring the old file back, or train again"
+        )
+    return content
+
+
+def _facts(source: Path) -> dict[str, object]:
+    try:
+        return dict(msgspec.json.decode(_read_record(source, SUMMARY))["facts"])
+    except InputError:
+        raise
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{source / SUMMARY}: cannot be read ({error})") from None
+
+
+def _spellings(pixels: str) -> tuple[str, ...]:
+    """Return how runs of this and of earlier versions spell a kind of pixels."""
+    return (pixels, "normalized") if pixels == "normalised" else (pixels,)
+
+
+def _network(
+    config: PerturbationConfig, source: Path, data: Any, pixels: str, model: str
+) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    files = [f"{WEIGHTS}/{spelled}-{model}.safetensors" for spelled in _spellings(pixels)]
+    file = next((file for file in files if (source / file).exists()), files[0])
+    chain = nn.Chain.parse(text_of(model, data.classes, config.hidden), inputs=data.inputs)
+    try:
+        content = _read_record(source, file)
+        stack = train.TrialStack.from_tensors(chain, load(content))
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{source / file}: cannot be read ({error}); train again") from None
+    except RunFolderError:
+        raise
+    except InputError as error:
+        raise RunFolderError(
+            f"{source / file}: does not fit its run ({error}); train again"
+        ) from None
+    if len(stack) != config.trials:
+        raise RunFolderError(
+            f"{source / file}: has {len(stack)} trials, but its run has {config.trials}; train "
+            "again"
+        )
+    rows = _trials(config, source, pixels, model)
+    try:
+        codes = [train.Status(row["status"]).code for row in rows]
+    except ValueError as error:
+        raise RunFolderError(f"{source / TRIALS}: {error}; train again") from None
+    gains = [float(row.get("late_gain") or "nan") for row in rows]
+    return {
+        "values": stack.values,
+        "codes": torch.tensor(codes),
+        "steps": torch.tensor([int(row["steps"]) for row in rows]),
+        "late_gain": torch.tensor(gains, dtype=torch.float64),
+    }
+
+
+def _trials(
+    config: PerturbationConfig, source: Path, pixels: str, model: str
+) -> list[dict[str, str]]:
+    path = source / TRIALS
+    try:
+        text = _read_record(source, TRIALS).decode("utf-8")
+        rows = [
+            row
+            for row in csv.DictReader(io.StringIO(text, newline=""))
+            if row["model"] == model and row["pixels"] in _spellings(pixels)
+        ]
+        rows.sort(key=lambda row: int(row["trial"]))
+    except InputError:
+        raise
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        raise RunFolderError(f"{path}: cannot be read ({error}); train again") from None
+    if len(rows) != config.trials:
+        raise RunFolderError(
+            f"{path}: has {len(rows)} trials of {model} with {pixels} pixels instead of "
+            f"{config.trials}; train again"
+        )
+    return rows
+
+
+# --- Measure ----------------------------------------------------------------------------------
+
+BLOCK = 1 << 18
+"""So many hidden values are computed at once: few enough to stay in the cache."""
+
+
+def check(config: PerturbationConfig, folder: Path | None) -> dict[str, Any]:
+    """Load the data; refuse data that nothing can be learned from."""
+    from mahalens.studies.networks import facts_of, training_data
+
+    data = training_data(config.data, config.train_size, config.seed)
+    if "normalised" in config.pixels and float(data.x.min()) == float(data.x.max()):
+        raise InputError(
+            f"--data {config.data}: all pixels are equal; nothing can be learned from them"
+        )
+    facts = facts_of(data, config.epochs)
+    return {**facts, "networks": config.networks or "trained here"}
+
+
+def measure(config: PerturbationConfig, job: Job, context: Context) -> Mapping[str, Measures]:
+    """Train the trials of a job, or take them from another run, and perturb them."""
+    from mahalens.studies import networks as of
+
+    data = of.training_data(config.data, config.train_size, config.seed)
+    inputs = of.pixel_inputs(data, job.variant, config.device)
+    chain = nn.Chain.parse(text_of(job.work, data.classes, config.hidden), inputs=data.inputs)
+    if config.networks is None:
+        start = of.start_of(chain, config.seed, job.trials, config.device)
+        how: dict[str, Any] = {"epochs": config.epochs, "lr": config.learning_rate}
+        solver = of.train_networks(start, data, inputs, context, share=(0.0, 0.7), **how)
+        stack, codes, steps = solver.stack, solver.codes.cpu(), solver.steps
+        accuracy = solver.history["accuracy"].T.double().cpu()
+        gain = of.curve_metrics(solver.history.epochs, accuracy)["late_gain"]
+        gain = torch.where(codes == train.Status.NON_FINITE.code, math.nan, gain)
+        seconds = solver.seconds
+    else:
+        from safetensors.torch import load_file
+
+        kept = load_file(context.input(_kept(job.variant, job.work)))
+        stack = train.TrialStack(chain, kept["values"].to(config.device))
+        codes, steps, gain, seconds = kept["codes"], kept["steps"], kept["late_gain"], 0.0
+    accuracies = perturb_networks(stack, data, inputs, context)
+    lost = codes == train.Status.NON_FINITE.code
+    for values in accuracies.values():
+        values[lost] = math.nan
+    every = list(train.Status)
+    measures = Measures(
+        metrics=_metrics(accuracies, gain, job.work, data.name),
+        seconds=seconds,
+        trial_plots=accuracies,
+        weights=stack.tensors(),
+        chain=str(chain),
+        columns={"steps": steps.tolist()},
+        statuses=[every[code].value for code in codes.tolist()],
+    )
+    return {job.work: measures}
+
+
+@dataclass(frozen=True)
+class Halves:
+    """T trials cut at their hidden layer: what is below it, its activation, what is above."""
+
+    below: TrialStack
+    activation: Callable[[Tensor], Tensor]
+    above: TrialStack
+    block: int = BLOCK
+
+    @classmethod
+    def of(cls, stack: TrialStack, block: int = BLOCK) -> Halves:
+        """Cut trained trials; a hidden layer without an activation function keeps its values."""
+        from mahalens.studies.networks import hidden_layers, part_of
+
+        chain = stack.chain
+        depth = hidden_layers(chain)
+        activations = {"ReLU": torch.relu, "Abs": torch.abs}
+        activation = activations.get(chain.layers[depth - 1].kind)
+        above = nn.Chain(chain.widths[depth], chain.layers[depth:])
+        tensors = {}
+        for name, tensor in stack.tensors().items():
+            place, rest = name.split(".", 1)
+            if int(place) >= depth:
+                tensors[f"{int(place) - depth}.{rest}"] = tensor
+        return cls(
+            part_of(stack, depth - (activation is not None)),
+            activation or torch.nn.Identity(),
+            train.TrialStack.from_tensors(above, tensors),
+            block,
+        )
+
+    def rows(self) -> int:
+        """Return how many samples to look at together."""
+        return max(16, self.block // (len(self.below) * self.above.chain.inputs))
+
+    def ranges(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the least and greatest activation of every hidden unit over samples [T, 1, K]."""
+        ends = []
+        for xs in x.split(self.rows()):
+            hidden = self.activation(self.below(xs))
+            ends.append((hidden.amin(1), hidden.amax(1)))
+        low, high = (torch.stack(side) for side in zip(*ends, strict=True))
+        return low.amin(0).unsqueeze(1), high.amax(0).unsqueeze(1)
+
+    def hits(self, hidden: Tensor, y: Tensor) -> Tensor:
+        """Return how many samples each trial puts into their class [T]."""
+        return (self.above(hidden).argmax(-1) == y).sum(1).cpu()
+
+
+def perturb_networks(
+    stack: TrialStack,
+    data: Any,
+    inputs: tuple[Tensor, Tensor],
+    context: Context,
+    block: int = BLOCK,
+) -> dict[str, Tensor]:
+    """Return accuracies of the trials in per cent, unperturbed [T] and by level [T, L].
+
+    Ranges are those over the training samples, also where test samples are perturbed. Under
+    ``train/KIND`` and ``test/KIND`` the perturbation stands before the activation function, under
+    ``after/KIND`` after it, on the training samples. Equal on any number of threads.
+    """
+    from mahalens.studies.run import thread_count
+
+    x, test_x = inputs
+    y, test_y = data.y.to(x.device), data.test_y.to(x.device)
+    with thread_count(1):
+        halves = Halves.of(stack, block)
+        ends = halves.ranges(x)
+        result = _accuracies(halves, ends, x, y, ("train", "after"), context)
+        return result | _accuracies(halves, ends, test_x, test_y, ("test",), context)
+
+
+def _accuracies(
+    halves: Halves,
+    ends: tuple[Tensor, Tensor],
+    x: Tensor,
+    y: Tensor,
+    wanted: tuple[str, ...],
+    context: Context,
+) -> dict[str, Tensor]:
+    from mahalens.auditing.perturb import GRID_LEVELS, perturb
+
+    trials = len(halves.below)
+    hits = {f"{wanted[0]}/unperturbed": torch.zeros(trials, dtype=torch.int64)}
+    for name in wanted:
+        for kind, levels in GRID_LEVELS.items():
+            hits[f"{name}/{kind}"] = torch.zeros(trials, len(levels), dtype=torch.int64)
+    rows = halves.rows()
+    for xs, ys in zip(x.split(rows), y.split(rows), strict=True):
+        context.look()
+        before = halves.below(xs)
+        active = halves.activation(before)
+        hits[f"{wanted[0]}/unperturbed"] += halves.hits(active, ys)
+        for kind, levels in GRID_LEVELS.items():
+            for place, level in enumerate(levels):
+                for name in wanted:
+                    if name == "after":
+                        values = perturb(active, *ends, kind, level)
+                    else:
+                        values = halves.activation(perturb(before, *ends, kind, level))
+                    hits[f"{name}/{kind}"][:, place] += halves.hits(values, ys)
+    return {name: 100 * counted.double() / len(y) for name, counted in hits.items()}
+
+
+def _at(accuracies: Mapping[str, Tensor], what: str, kind: str, level: float) -> Tensor:
+    """Return accuracies at one level [T]; a scale is the same before and after the activation."""
+    from mahalens.auditing.perturb import GRID_LEVELS
+
+    where = "train" if (what, kind) == ("after", "scale") else what
+    place = dict(GRID_LEVELS)[kind].index(level)  # type: ignore[index]
+    return accuracies[f"{where}/{kind}"][:, place]
+
+
+def _metrics(
+    accuracies: Mapping[str, Tensor], gain: Tensor, model: str, data: str
+) -> dict[str, Tensor]:
+    metrics = {
+        "train_accuracy": accuracies["train/unperturbed"],
+        "test_accuracy": accuracies["test/unperturbed"],
+        "late_gain": gain,
+    }
+    for start, what in (("", "train"), ("test_", "test"), ("after_", "after")):
+        for kind, levels in TABLE.items():
+            for level in levels:
+                metrics[f"{start}{column(kind, level)}"] = _at(accuracies, what, kind, level)
+    for what, ending in (("train", ""), ("test", "_test"), ("after", "_after")):
+        metrics[f"reliance{ending}"] = _reliance(accuracies, what)
+    metrics["misfit"] = _misfit(accuracies, "train", model, data)
+    metrics["misfit_after"] = _misfit(accuracies, "after", model, data)
+    return {name: metrics[name] for name in METRICS}
+
+
+def _reliance(accuracies: Mapping[str, Tensor], what: str) -> Tensor:
+    from mahalens.auditing.perturb import level_key, reliance_index
+
+    unperturbed = accuracies[f"{'test' if what == 'test' else 'train'}/unperturbed"].tolist()
+    indices = [math.nan] * len(unperturbed)
+    for trial, baseline in enumerate(unperturbed):
+        if not math.isfinite(baseline):
+            continue
+        parts = {
+            kind: {level_key(p): float(_at(accuracies, what, kind, p)[trial]) / 100 for p in levels}
+            for kind, levels in TABLE.items()
+        }
+        index = reliance_index(baseline / 100, parts["scale"], parts["clip"], parts["offset"])
+        indices[trial] = math.nan if index is None else index
+    return torch.tensor(indices, dtype=torch.float64)
+
+
+def _misfit(accuracies: Mapping[str, Tensor], what: str, model: str, data: str) -> Tensor:
+    """Return the mean distance from the published table [T]; NaN for other data or networks."""
+    gaps = [
+        np.abs(_at(accuracies, what, kind, level).numpy() - value)
+        for kind, levels in TABLE.items()
+        for level in levels
+        if (value := published_level(model, kind, level)) is not None
+    ]
+    if not gaps or data != "mnist":
+        return torch.full_like(accuracies["train/unperturbed"], math.nan)
+    return torch.from_numpy(np.asarray(np.mean(gaps, axis=0)))
+
+
+def finish(config: PerturbationConfig, results: Results) -> None:
+    """Add the table of levels, the evidence for claims about them, and their arrays."""
+    from mahalens.auditing.perturb import GRID_LEVELS
+
+    grid = {str(kind): levels for kind, levels in GRID_LEVELS.items()}
+    rows: list[list[Any]] = []
+    for (pixels, model), own in results.measures.items():
+        accuracies = own.trial_plots
+        rows += _level_rows(accuracies, grid, model, pixels)
+        for metric in ("reliance", "misfit"):
+            values = own.values(f"{metric}_after")
+            results.evidence[pixels, after(model), metric] = values
+        baseline = own.values("train_accuracy")
+        for place, what in (("before", "train"), ("after", "after")):
+            for kind, levels in grid.items():
+                for level in levels:
+                    name = perturbed(model, kind, level, place)
+                    values = _at(accuracies, what, kind, level).numpy()
+                    results.evidence[pixels, name, "train_accuracy"] = values
+                    results.evidence[pixels, name, LOST] = baseline - values
+        plots = _bands(accuracies, grid, model, config.data)
+        results.measures[pixels, model] = replace(own, trial_plots={}, plots=plots)
+    header = ("model", "pixels", "trial", "kind", "level", "train", "test", "after")
+    results.tables[LEVELS] = (header, rows)
+    results.cautions += still_learning(results.mean("late_gain"))
+
+
+def _level_rows(
+    accuracies: Mapping[str, Tensor],
+    grid: Mapping[str, tuple[float, ...]],
+    model: str,
+    pixels: str,
+) -> Iterator[list[Any]]:
+    for trial in range(len(accuracies["train/unperturbed"])):
+        for kind, levels in grid.items():
+            for level in levels:
+                cells = (
+                    float(_at(accuracies, what, kind, level)[trial])
+                    for what in ("train", "test", "after")
+                )
+                yield [model, pixels, trial, kind, level, *cells]
+
+
+def _bands(
+    accuracies: Mapping[str, Tensor],
+    grid: Mapping[str, tuple[float, ...]],
+    model: str,
+    data: str,
+) -> dict[str, Tensor]:
+    """Return mean and 95 % interval [3, L] by level, the levels, and the published means."""
+    arrays = {}
+    for name, values in accuracies.items():
+        what, kind = name.split("/")
+        if kind != "unperturbed":
+            bands = []
+            for place in range(values.shape[1]):
+                summary = stats.summarise(values[:, place].numpy())
+                bands.append([summary.mean, *(summary.ci95 or (math.nan, math.nan))])
+            arrays[f"{kind}.{what}"] = torch.tensor(bands, dtype=torch.float64).T
+    for kind, levels in grid.items():
+        known = [published_level(model, kind, p) if data == "mnist" else None for p in levels]
+        means = [math.nan if value is None else value for value in known]
+        arrays[f"{kind}.levels"] = torch.tensor(levels, dtype=torch.float64)
+        arrays[f"{kind}.published"] = torch.tensor(means, dtype=torch.float64)
+    return arrays
+
+
+_PERCENT: Any = {"label": "training accuracy (%)", "percent": True, "limits": (0.0, 100.0)}
+
+STUDY = Study(
+    name="perturbation",
+    question="Do trained networks rely on intensities or on distances?",
+    source=PAPER,
+    config=PerturbationConfig,
+    models=MODELS,
+    metrics=METRICS,
+    claims=CLAIMS,
+    check=check,
+    jobs=lambda config: jobs_of(config.pixels, config.models, config.trials),
+    measure=measure,
+    writes=writes,
+    finish=finish,
+    published=published,
+    primary="train_accuracy",
+    variant="pixels",
+    asked=tuple(PIXELS),
+    columns=("steps",),
+    stacked=True,
+    protocol="published",
+    thing="network",
+    shown=(
+        "train_accuracy",
+        *(column(kind, level) for kind, levels in TABLE.items() for level in levels),
+        "reliance",
+    ),
+    remark="The published figures are those of all of MNIST. The paper perturbs the hidden layer "
+    "before its activation function; what the same does after it is measured beside it.",
+    plots=(
+        Levels(
+            name="levels",
+            title="What do intensities and distances cost, level by level?",
+            caption="A network that relies on intensities falls in the first two columns, one that "
+            "relies on distances in the third, near an offset of 0. A scale of 100 %, a clip of "
+            "100 % and an offset of 0 leave the network as it was. Lines are means over the "
+            "trials.",
+            kinds=tuple(KINDS),
+            what=(("train", "training samples"),),
+            axes=tuple(f"{label.lower()} (%)" for label in KINDS.values()),
+            **_PERCENT,
+        ),
+        Levels(
+            name="places",
+            title="Does it matter where the network is perturbed?",
+            caption="Before the activation function an offset moves the hyperplane of a unit; "
+            "after it, it adds a constant to what the outputs sum up. A clip before Abs leaves "
+            "large negative values alone. Published means, where there are any, show which of the "
+            "two the paper did. Scales are the same in both places.",
+            kinds=("clip", "offset"),
+            what=(("train", "before the activation"), ("after", "after the activation")),
+            row="model",
+            axes=("intensity clip (%)", "distance offset (%)"),
+            **_PERCENT,
+        ),
+    ),
+)

@@ -1,0 +1,617 @@
+"""Runs any study in a folder: starts it, computes its jobs, resumes it.
+
+:func:`start` checks everything and makes the folder; :func:`execute` computes the jobs that have no
+result yet, wherever ``executor`` says, and writes the records. A job is computed by
+:func:`compute`, in this process, in others on this machine, or on workers of Dask
+(:mod:`.cluster`): the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from mahalens._version import __version__
+from mahalens.data.files import input_files
+from mahalens.errors import InputError, Interrupted, MahalensError, RunFolderError
+from mahalens.files import Fingerprint, fingerprint, fingerprint_of, write_file
+from mahalens.progress import HasProgress
+from mahalens.studies.folder import CHECKPOINTS, LOCK, RunConfig, RunFolder, now, read_config
+from mahalens.studies.records import gather, non_finite, pack, write_records
+from mahalens.studies.registry import load_study
+from mahalens.studies.study import C, Config, Job, Study, flag_of, forget_data
+from mahalens.train import solve
+from mahalens.train.compiled import why_not
+
+Stop = Callable[[], bool]
+Executor = Literal["processes", "dask"]
+EXECUTORS = {
+    "processes": "processes on this machine",
+    "dask": "workers of Dask, started here or found at --scheduler",
+}
+_LOOK = 0.5  # seconds between looks at whether to stop
+
+
+class Watcher(Protocol):
+    """Hears what a run is doing."""
+
+    def stage(self, name: str) -> Callable[[HasProgress], None]:
+        """Begin a part of the run; call the result now and then with its progress."""
+
+    def note(self, text: str) -> None:
+        """Hear of something that is worth a line."""
+
+
+# --- Start and execute ------------------------------------------------------------------------
+
+
+def start(
+    study: Study[C],
+    config: C,
+    out: Path,
+    *,
+    force: bool = False,
+    command: str = "",
+    executor: Executor = "processes",
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> RunFolder:
+    """Check everything a run needs and make its folder; nothing is written before that."""
+    forget_data()
+    check_executor(executor, workers, scheduler)
+    check_device(config.device)
+    _check_sources(config, out)
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise InputError(
+            "--tensorboard needs a package that is not installed; pip install "
+            "'mahalens[tensorboard]', or leave it out"
+        )
+    speed = 1.0
+    if executor == "dask":
+        from mahalens.studies.cluster import check_scheduler
+
+        speed = check_scheduler(scheduler, budget=config.budget is not None)
+    kept = dict(study.writes(config)) if study.writes is not None else {}
+    facts = study.check(config, None)
+    if config.budget is not None:
+        from mahalens.studies.budget import within_budget
+
+        if not study.stacked and executor == "processes":
+            speed = min(workers or cores(), len(study.jobs(config)))
+        with thread_count(_threads(study, config)):
+            config = within_budget(study, config, facts, speed)
+    inputs = fingerprints(input_files(study.data(config)))
+    inputs |= {name: fingerprint_of(content) for name, content in kept.items()}
+    deviations = config.deviations()
+    record = RunConfig(
+        study=study.name,
+        torch=str(torch.__version__),
+        created=now(),
+        seed=config.seed,
+        device=config.device,
+        threads=_threads(study, config),
+        engine=engine_here(config.device),
+        protocol="scaled" if deviations else "published",
+        scaled=deviations,
+        command=command or " ".join(sys.argv),
+        options=msgspec.to_builtins(config),
+        inputs=inputs,
+    )
+    folder = RunFolder.create(out, record, force=force)
+    try:
+        for name, content in kept.items():
+            write_file(folder.path / name, content)
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def execute(
+    study: Study[C],
+    folder: RunFolder,
+    watcher: Watcher,
+    should_stop: Stop | None = None,
+    *,
+    executor: Executor = "processes",
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> None:
+    """Compute the jobs that have no result yet, and write the records.
+
+    The numbers depend neither on the executor nor on the number of workers.
+    """
+    forget_data()
+    config = folder.options(study.config)
+    check_executor(executor, workers, scheduler)
+    check_device(config.device)
+    _compare_versions(folder, watcher)
+    _restore_inputs(study, config, folder, watcher)
+    facts = study.check(config, folder.path)
+    for line in _about(facts):
+        watcher.note(line)
+    jobs = list(study.jobs(config))
+    tally = _Tally(jobs, watcher.stage("jobs"))
+    waiting = []
+    for job in jobs:
+        if folder.has(folder.path / result_file(job)):
+            tally.finish(job)
+        else:
+            waiting.append(job)
+    if executor == "dask":
+        from mahalens.studies.cluster import on_cluster
+
+        done = on_cluster(study, config, folder, waiting, tally, watcher, should_stop, scheduler)
+    else:
+        count = workers or (1 if study.stacked else cores())
+        alone = count == 1 or len(waiting) <= 1
+        done = (
+            _in_this_process(study, config, folder, waiting, tally, should_stop)
+            if alone
+            else _in_processes(folder, waiting, count, tally, should_stop)
+        )
+    for job in done:
+        tally.finish(job)
+    watcher.note("writing the records")
+    loaded = [(job, folder.read_tensors(folder.path / result_file(job))) for job in jobs]
+    results = gather(study, config, loaded)
+    results.facts, results.folder = facts, folder.path
+    with thread_count(folder.config.threads):
+        if study.finish is not None:
+            study.finish(config, results)
+    for line in (*non_finite(results), *results.cautions):
+        watcher.note(line)
+    write_records(study, config, folder, results)
+    folder.drop_checkpoints()
+
+
+def check_executor(executor: str, workers: int | None, scheduler: str | None) -> None:
+    """Refuse a way to compute that does not exist."""
+    if executor not in EXECUTORS:
+        raise InputError(f"--executor {executor}: unknown; give {' or '.join(EXECUTORS)}")
+    if scheduler is not None and executor != "dask":
+        raise InputError("--scheduler without --executor dask: add it, or leave both out")
+    if workers is not None and executor == "dask":
+        raise InputError("--workers with --executor dask: Dask has its own; leave one of them out")
+    if workers is not None and not 1 <= workers <= 1_000:
+        raise InputError(f"--workers {workers}: give a whole number from 1 to 1000")
+
+
+def _check_sources(config: Config, out: Path) -> None:
+    """Refuse to replace a folder that the run is to read."""
+    for name, option in config.options().items():
+        value = getattr(config, name)
+        if option.file and value is not None and Path(value).resolve() == out.resolve():
+            flag = option.named or flag_of(name)
+            raise InputError(f"--{flag} and --out are both {out}; give --out another folder")
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    if device == "cpu":
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch thinks of old device types
+            torch.empty(1, device=device).sum().item()
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].split(". ")[0]
+        raise InputError(
+            f"--device {device}: cannot be used here ({reason}); try --device cpu"
+        ) from None
+
+
+def cores() -> int:
+    """Return how many processes can compute at once on this machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def engine_here(device: str = "cpu") -> Literal["compiled", "torch"]:
+    """Return which engine trains here: the compiled one on the CPU of a machine that has it."""
+    return "torch" if device != "cpu" or why_not() else "compiled"
+
+
+def _threads(study: Study[C], config: C) -> int:
+    if not study.stacked:
+        return 1
+    return torch.get_num_threads() if study.threads is None else study.threads(config)
+
+
+@contextlib.contextmanager
+def thread_count(count: int) -> Iterator[None]:
+    """Compute with so many threads: with one, numbers are equal on any machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _about(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line about each data set of a run."""
+    data = facts.get("data")
+    sets = data if isinstance(data, dict) else {data: facts} if data else {}
+    for name, fact in sets.items():
+        if "training_samples" in fact:
+            yield (
+                f"data: {name}, {fact['training_samples']:,} training and "
+                f"{fact['test_samples']:,} test samples ({fact.get('source', 'read')})"
+            )
+
+
+# --- What a run reads -------------------------------------------------------------------------
+
+
+def fingerprints(files: Mapping[str, Path]) -> dict[str, Fingerprint]:
+    """Return the fingerprints of all files that a run reads."""
+    prints = {}
+    for name, path in files.items():
+        try:
+            prints[name] = fingerprint(path)
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); the run needs it as it was when it "
+                "began"
+            ) from None
+    return prints
+
+
+def check_inputs(record: RunConfig, files: Mapping[str, Path]) -> None:
+    """Refuse files that have changed since the run began: its results would mix both.
+
+    Runs of early versions, which have no fingerprints, take them as they are.
+    """
+    if record.inputs is None:
+        return
+    for name, here in fingerprints(files).items():
+        if record.inputs.get(name) != here:
+            raise RunFolderError(
+                f"{files[name]}: has changed since the run began; bring the old file back, or "
+                "start a new run, as this one would mix results of both"
+            )
+
+
+def _restore_inputs(study: Study[C], config: C, folder: RunFolder, watcher: Watcher) -> None:
+    """Check that everything the run reads is as it was; write again what a killed start did not."""
+    files = input_files(study.data(config))
+    check_inputs(folder.config, files)
+    if folder.config.inputs is None and files:
+        watcher.note(
+            "begun by an earlier version, which kept no fingerprints of its data: make sure that "
+            "they have not changed"
+        )
+    kept = [name for name in folder.config.inputs or {} if name not in files]
+    absent = [name for name in kept if not (folder.path / name).exists()]
+    if absent and study.writes is not None:
+        for name, content in study.writes(config).items():
+            if name in absent:
+                write_file(folder.path / name, content)
+    check_inputs(folder.config, {name: folder.path / name for name in kept})
+
+
+def _compare_versions(folder: RunFolder, watcher: Watcher) -> None:
+    """Say so if a run is resumed with other versions: its last digits may then differ."""
+    differ = "the last digits may differ from those of an uninterrupted run"
+    begun = {"mahalens": folder.config.mahalens, "torch": folder.config.torch}
+    here = {"mahalens": __version__, "torch": str(torch.__version__)}
+    for name, version in begun.items():
+        if version != here[name]:
+            watcher.note(f"begun with {name} {version}, going on with {here[name]}: {differ}")
+    if folder.config.engine == "compiled" and why_not():
+        watcher.note(f"begun with the compiled engine, going on without ({why_not()}): {differ}")
+
+
+# --- Computing a job --------------------------------------------------------------------------
+
+
+def result_file(job: Job) -> str:
+    """Return where the result of a job is kept until the run is complete, in its folder."""
+    return f"{CHECKPOINTS}/{job.name}.safetensors"
+
+
+S = TypeVar("S")
+
+
+@dataclass
+class Context:
+    """What a job may use while it is computed, wherever that is.
+
+    Attributes:
+        engine: the engine for training, ``"compiled"`` or ``"torch"``.
+        folder: the run folder, without which nothing can be saved on the way.
+        inputs: where the files are that the study put into the run folder when it began.
+    """
+
+    engine: str = "torch"
+    folder: RunFolder | None = None
+    inputs: Path = field(default_factory=Path)
+    job: Job | None = None
+    on_report: Callable[[float, str], None] | None = None
+    stop: Stop | None = None
+
+    def input(self, name: str) -> Path:
+        """Return the path of a file that the study put into the run folder when it began."""
+        return self.inputs / name
+
+    def report(self, share: float, text: str = "") -> None:
+        """Say how much of the job is done, from 0 to 1, and where it stands."""
+        if self.on_report is not None:
+            self.on_report(share, text)
+
+    def should_stop(self) -> bool:
+        """Return whether the user wants the run to stop."""
+        return self.stop is not None and self.stop()
+
+    def look(self) -> None:
+        """Raise :class:`~mahalens.errors.Interrupted` if the user wants the run to stop."""
+        if self.should_stop():
+            raise Interrupted("stopped by the user")
+
+    def drive(
+        self, name: str, solver: Any, *, share: tuple[float, float] = (0, 1), **how: Any
+    ) -> Any:
+        """Train with ``solver`` to its end, from where an earlier process stopped; return it.
+
+        ``name`` tells several solvers of a job apart, ``share`` is the part of the job that this
+        one is; ``how`` goes to :func:`mahalens.train.solve`.
+        """
+        state = self.load(name)
+        if state is not None:
+            try:
+                solver.restore(state)
+            except (KeyError, InputError) as error:
+                raise RunFolderError(
+                    f"{self._path(name)}: does not fit this run ({error}); delete it to train "
+                    "from the start"
+                ) from None
+        low, high = share
+
+        def tell(running: Any) -> None:
+            done, total, text = running.progress
+            self.report(low + (high - low) * done / total, text)
+
+        solve(
+            solver,
+            save=None if self.folder is None else lambda state: self.save(name, state),
+            on_progress=tell,
+            should_stop=self.should_stop,
+            **how,
+        )
+        return solver
+
+    def _path(self, name: str) -> Path:
+        if self.folder is None or self.job is None:
+            raise RuntimeError("a job without a folder keeps no states")
+        return self.folder.path / CHECKPOINTS / f"{self.job.name}.{name}.state.safetensors"
+
+    def load(self, name: str) -> dict[str, Tensor] | None:
+        """Return the state that an earlier process saved under this name, if there is one."""
+        if self.folder is None or not self._path(name).exists():
+            return None
+        return self.folder.read_tensors(self._path(name))
+
+    def save(self, name: str, state: Mapping[str, Tensor]) -> None:
+        """Keep a state, from which the job can go on after it was stopped."""
+        if self.folder is not None:
+            path = self._path(name).relative_to(self.folder.path).as_posix()
+            self.folder.write_tensors(path, state)
+
+    def forget(self) -> None:
+        """Remove all states of the job."""
+        if self.folder is not None and self.job is not None:
+            for path in (self.folder.path / CHECKPOINTS).glob(
+                f"{self.job.name}.*.state.safetensors"
+            ):
+                path.unlink(missing_ok=True)
+
+
+def compute(
+    study: Study[C], config: C, job: Job, record: RunConfig, context: Context
+) -> dict[str, Tensor]:
+    """Compute a job and return its result as tensors."""
+    context.job = job
+    context.engine = engine_here(config.device) if record.engine == "compiled" else "torch"
+    try:
+        with thread_count(record.threads):
+            return pack(study.measure(config, job, context))
+    except RunFolderError:
+        raise
+    except InputError as error:  # of data that looked well before: say where
+        raise InputError(f"{job}: {error}") from None
+
+
+def all_threads() -> contextlib.AbstractContextManager[None]:
+    """Use all threads that this process may, where numbers do not depend on how many there are."""
+    return thread_count(_most_threads)
+
+
+_most_threads = torch.get_num_threads()
+
+
+@dataclass
+class _Work:
+    """How far all jobs are, in percent."""
+
+    done: float
+    state: str = ""
+    percent: bool = True
+
+    @property
+    def progress(self) -> tuple[float, float, str]:
+        """The share that is done, of 100, and where it stands."""
+        return self.done, 100.0, self.state
+
+
+class _Tally:
+    """Adds up the trials that are done, for the progress of a run."""
+
+    def __init__(self, jobs: Sequence[Job], show: Callable[[HasProgress], None]) -> None:
+        self._show = show
+        self._total = max(1, sum(job.count for job in jobs))
+        self._finished = 0
+        self._shares: dict[str, float] = {}
+        self._tell("")
+
+    def _tell(self, text: str) -> None:
+        done = 100 * (self._finished + sum(self._shares.values())) / self._total
+        self._show(_Work(done if self._finished >= self._total else min(99.9, done), text))
+
+    def update(self, job: Job, share: float, text: str = "") -> None:
+        """Count a share of a job that is under way."""
+        self._shares[job.name] = job.count * share
+        self._tell(f"{job}, {text}" if text else str(job))
+
+    def finish(self, job: Job) -> None:
+        """Count a job that is done."""
+        self._shares.pop(job.name, None)
+        self._finished += job.count
+        self._tell(str(job))
+
+
+# --- Executors --------------------------------------------------------------------------------
+
+
+def _in_this_process(
+    study: Study[C],
+    config: C,
+    folder: RunFolder,
+    jobs: Sequence[Job],
+    tally: _Tally,
+    should_stop: Stop | None,
+) -> Iterator[Job]:
+    for job in jobs:
+        context = Context(
+            folder=folder,
+            inputs=folder.path,
+            on_report=lambda share, text, job=job: tally.update(job, share, text),  # type: ignore[misc]
+            stop=should_stop,
+        )
+        context.look()
+        result = compute(study, config, job, folder.config, context)
+        folder.write_tensors(result_file(job), result)
+        context.forget()
+        yield job
+
+
+def compute_here(folder: Path, job: Job) -> None:
+    """Compute a job of the run in ``folder``, whose lock the process that sent it holds."""
+    record = read_config(folder)
+    study = load_study(record.study)
+    attached = RunFolder(folder, record, FileLock(folder / LOCK))
+    config = attached.options(study.config)
+    if record.digest not in _checked:  # before this process reads its data, they are checked
+        check_inputs(record, input_files(study.data(config)))
+        _checked.add(record.digest)
+    context = Context(folder=attached, inputs=folder)
+    result = compute(study, config, job, record, context)
+    attached.write_tensors(result_file(job), result)
+    context.forget()
+
+
+_checked: set[str] = set()  # runs whose data this process has in memory
+
+
+def _in_processes(
+    folder: RunFolder,
+    jobs: Sequence[Job],
+    workers: int,
+    tally: _Tally,
+    should_stop: Stop | None,
+) -> Iterator[Job]:
+    # Its processes are new ones: a forked copy of one that has used OpenMP may hang.
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    count = min(workers, len(jobs))
+    pool = ProcessPoolExecutor(
+        max_workers=count,
+        initializer=_begin,
+        initargs=(os.getpid(),),
+        # Its test of semaphores would have a process hear Ctrl-C again, before it can ignore it.
+        env={"JOBLIB_MULTIPROCESSING": "0"},
+    )
+    left = iter(jobs)
+    waiting: dict[Future[None], Job] = {}
+    try:
+        while True:
+            # No more than can be computed: a pool that is shut down trips over what is queued.
+            for job in islice(left, count - len(waiting)):
+                with _deaf_to_ctrl_c():
+                    waiting[pool.submit(compute_here, folder.path, job)] = job
+                tally.update(job, 0.0)
+            if not waiting:
+                return
+            _look(should_stop)
+            done, _ = wait(waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
+            for future in done:
+                job = waiting.pop(future)
+                future.result()
+                yield job
+    except BrokenProcessPool:
+        # A signal to all processes reaches this one as a wish, which comes first.
+        time.sleep(_LOOK)
+        _look(should_stop)
+        raise MahalensError(
+            "a worker process was killed, possibly because memory ran out; finished jobs are kept: "
+            "go on with mahalens run --resume and fewer --workers"
+        ) from None
+    finally:
+        # Also when somebody stops: what was under way goes on from its last state, if it has one.
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Have processes that are started here never hear Ctrl-C; this one hears it a moment later."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # as it begins, it would undo what follows
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(parent: int) -> None:
+    """Prepare a worker: Ctrl-C is for the process that leads it, and it does not outlive that."""
+    global _most_threads
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    _most_threads = 1
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _look(should_stop: Stop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise Interrupted("stopped by the user")

@@ -1,0 +1,1100 @@
+"""The transfer study: OffsetL2 heads beside linear ones on tables and sequences.
+
+*Next checks of Neural Networks Learn Distance Metrics* asks whether OffsetL2 carries over from
+images to other data. Every network chooses its learning rate and its epochs on held-out training
+samples. A name is a backbone and a head. Backbones are a hidden layer with ReLU, Abs or no
+activation, or ``kernels``: random convolutions, for sequences only. Heads are ``linear``, with a
+bias; ``l2``, the distances of OffsetL2 as they are, so that the furthest class wins; ``l2-neg``,
+minus the distances, so that the nearest class wins; both also by the formula of the published code,
+``-code``. Boosted trees and nearest neighbours are yardsticks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from mahalens import data, nn, train
+from mahalens.data.named import GROUP, SEQUENCES, TABLES
+from mahalens.errors import InputError
+from mahalens.studies._torch import torch
+from mahalens.studies.claims import Claim, Difference, Every
+from mahalens.studies.plots import Differences, Dots
+from mahalens.studies.study import (
+    Config,
+    Job,
+    Measures,
+    Metric,
+    Model,
+    Option,
+    Results,
+    Study,
+    count_option,
+    jobs_of,
+    models_option,
+    name_of,
+    remember,
+    train_size_option,
+    variant_name,
+)
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from mahalens.studies.run import Context
+    from mahalens.studies.samples import Samples
+
+# --- Models -----------------------------------------------------------------------------------
+
+BACKBONES = {
+    "relu": "a hidden layer with ReLU",
+    "abs": "a hidden layer with Abs",
+    "none": "a hidden layer without activation",
+    "kernels": "random convolution kernels, for sequences",
+}
+HEADS = {
+    "linear": "a linear head",
+    "l2": "OffsetL2, the furthest class wins",
+    "l2-neg": "OffsetL2 negated, the nearest class wins",
+    "l2-code": "OffsetL2 by the published code",
+    "l2-neg-code": "OffsetL2 by the published code, negated",
+}
+YARDSTICKS = {
+    "boosting": Model("Boosting", "gradient-boosted trees (scikit-learn)", "#E69F00", "s"),
+    "knn": Model(
+        "Nearest neighbours",
+        "k nearest neighbours, k chosen on training data (scikit-learn)",
+        "#56B4E9",
+        "s",
+    ),
+    "dtw": Model(
+        "Time warping",
+        "the nearest neighbour by dynamic time warping, for sequences",
+        "#000000",
+        "s",
+    ),
+}
+_PLAIN = ("linear", "l2", "l2-neg")
+NETWORKS = (
+    *(f"{backbone}-{head}" for backbone in ("relu", "abs", "none") for head in HEADS),
+    *(f"kernels-{head}" for head in _PLAIN),
+)
+_COLOURS = {"relu": "#0072B2", "abs": "#D55E00", "none": "#CC79A7", "kernels": "#009E73"}
+_MARKERS = {"l2": "^", "l2-neg": "v", "l2-code": "<", "l2-neg-code": ">"}  # large is far
+
+
+def split(model: str) -> tuple[str, str]:
+    """Return the backbone and the head of a network.
+
+    >>> split("relu-l2-neg")
+    ('relu', 'l2-neg')
+    """
+    backbone, _, head = model.partition("-")
+    return backbone, head
+
+
+def _network(model: str) -> Model:
+    backbone, head = split(model)
+    words = ("ReLU" if word == "relu" else word.capitalize() for word in model.split("-"))
+    text = f"{BACKBONES[backbone]}, {HEADS[head]}"
+    return Model("-".join(words), text, _COLOURS[backbone], _MARKERS.get(head, "o"))
+
+
+MODELS = {**{model: _network(model) for model in NETWORKS}, **YARDSTICKS}
+DEFAULT = tuple(name for name in MODELS if "code" not in name and name != "none-l2")
+"""Without the published code's formula, and what the others tell already."""
+SEQUENCES_ONLY = (*(f"kernels-{head}" for head in _PLAIN), "dtw")
+"""These need an order in time."""
+
+
+def chain_of(model: str, inputs: int, classes: int, hidden: int) -> nn.Chain:
+    """Return the network of a model, on its inputs, or on what its kernels make of them.
+
+    >>> print(chain_of("abs-l2-neg-code", 13, 3, 128))
+    Linear(128), Abs, OffsetL2(3, variant=published-code), Neg
+    >>> print(chain_of("kernels-linear", 512, 3, 128))
+    Linear(3)
+    """
+    backbone, head = split(model)
+    activation = {"relu": "ReLU", "abs": "Abs"}.get(backbone, "")
+    layers = [] if backbone == "kernels" else [f"Linear({hidden})", activation]
+    if head == "linear":
+        layers.append(f"Linear({classes})")
+    else:
+        variant = ", variant=published-code" if "code" in head else ""
+        layers.append(f"OffsetL2({classes}{variant})")
+        layers += ["Neg"] if "neg" in head else []
+    return nn.Chain.parse(", ".join(layer for layer in layers if layer), inputs=inputs)
+
+
+# --- Options ----------------------------------------------------------------------------------
+
+TABLE_SETS = (*TABLES, "digits")
+SMALL_SEQUENCES = ("gunpoint", "italy-power-demand", "arrow-head")
+"""With these a run takes minutes; the others have more inputs and are left to the full protocol."""
+FULL_DATA = (*TABLE_SETS, *SEQUENCES)
+GROUPS = {"tables": TABLE_SETS, GROUP: tuple(SEQUENCES)}
+"""What ``--data`` takes for several sets at once."""
+NAMED = 5
+"""As many missing ones are named, more are counted."""
+
+
+class TransferConfig(Config, frozen=True, kw_only=True):
+    """Everything that decides the numbers of a run.
+
+    ``rates`` are the learning rates that every head may choose from, ``kernels`` how many random
+    convolutions there are; ``without`` says what was left out as it is not on this machine.
+    """
+
+    data: Annotated[
+        tuple[str, ...],
+        Option(
+            f"Data sets or files; tables and {GROUP} are groups.",
+            (*TABLE_SETS, *SMALL_SEQUENCES),
+            shown="tables, and three sets of sequences if they are here",
+            metavar="NAME|FILE,...",
+        ),
+    ]
+    models: Annotated[tuple[str, ...], models_option(MODELS, usual=DEFAULT)]
+    trials: Annotated[int, count_option("Trials of each model.", 10, full=30)]
+    epochs: Annotated[int, count_option("Most epochs of training.", 300)]
+    train_size: Annotated[int | None, train_size_option()]
+    hidden: Annotated[int, Option("", 128, least=1, flag=False)] = 128
+    rates: Annotated[
+        tuple[float, ...],
+        Option("", (0.001, 0.004, 0.016), least=1e-300, most=10, flag=False),
+    ] = (0.001, 0.004, 0.016)
+    kernels: Annotated[int, Option("", 256, least=1, flag=False)] = 256
+    without: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rates:
+            raise InputError("no learning rates; give some above 0")
+        if set(self.models) <= set(SEQUENCES_ONLY) and not any(map(is_sequence, self.data)):
+            raise InputError(
+                f"--models {','.join(self.models)}: these are for sequences, and --data has none; "
+                f"give one of {', '.join(SEQUENCES)}"
+            )
+
+    @classmethod
+    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+        """Fill in the options that are not given; sequences are left out if they are not here.
+
+        >>> config = TransferConfig.with_defaults(data=["tables"], trials=3)
+        >>> config.data, config.trials, config.epochs
+        (('iris', 'wine', 'breast-cancer', 'digits'), 3, 300)
+        """
+        names = given.get("data")
+        if names is None and published:
+            names = FULL_DATA
+        elif names is None:
+            here = _are_here(SMALL_SEQUENCES)
+            names = (*TABLE_SETS, *(SMALL_SEQUENCES if here else ()))
+            if not here:
+                given["without"] = (
+                    f"sequences are not on this machine; get them with: mahalens data fetch {GROUP}"
+                )
+        given["data"] = tuple(name for group in names for name in GROUPS.get(group, (group,)))
+        return super().with_defaults(published=published, **given)
+
+    def deviations(self) -> list[str]:
+        """Return what differs from the full protocol, one sentence each; long lists as counts."""
+        deviations = []
+        every = (("data sets", self.data, FULL_DATA), ("models", self.models, tuple(MODELS)))
+        for what, have, full in every:
+            missing = [name for name in full if name not in have]
+            if missing:
+                named = f" (without {', '.join(missing)})" if len(missing) <= NAMED else ""
+                deviations.append(f"{len(full) - len(missing)} of {len(full)} {what}{named}")
+            if added := [name for name in have if name not in full]:
+                deviations.append(f"{what} besides: {', '.join(added)}")
+        rest = [text for name, text in self._deviations().items() if name != "models"]
+        without = [self.without] if self.without else []
+        return [*deviations, *without, *rest, *self.shortened]
+
+
+def is_sequence(name: str) -> bool:
+    """Return whether a set is made of sequences: by its name, or by that of the user's file.
+
+    >>> is_sequence("gunpoint"), is_sequence("mine/X_TRAIN.ts"), is_sequence("wine")
+    (True, True, False)
+    """
+    return name in SEQUENCES or name.lower().endswith(".ts")
+
+
+def models_on(config: TransferConfig, name: str) -> tuple[str, ...]:
+    """Return those of the models that a set is for."""
+    return tuple(m for m in config.models if is_sequence(name) or m not in SEQUENCES_ONLY)
+
+
+def _are_here(names: Sequence[str]) -> bool:
+    from mahalens.data.named import find_set
+
+    try:
+        for name in names:
+            find_set(name)
+    except InputError:
+        return False
+    return True
+
+
+# --- Metrics ----------------------------------------------------------------------------------
+
+METRICS: dict[str, Metric] = {
+    "test_accuracy": Metric(
+        "Test accuracy", "Share of test samples classified rightly.", "%", "high"
+    ),
+    "balanced_accuracy": Metric(
+        "Balanced accuracy",
+        "The same for each class alone, averaged over classes: a rare class counts as much as a "
+        "common one.",
+        "%",
+        "high",
+    ),
+    "log_loss": Metric(
+        "Test log loss",
+        "Mean of minus the logarithm of the probability given to the right class. Votes of "
+        "neighbours give no probabilities.",
+        "nats",
+        "low",
+        log=True,
+    ),
+    "train_accuracy": Metric(
+        "Training accuracy", "Share of training samples classified rightly.", "%", None
+    ),
+    "chosen_rate": Metric(
+        "Learning rate", "Chosen on held-out parts of the training samples.", "", None, log=True
+    ),
+    "chosen_epochs": Metric("Epochs", "At which training ended, chosen in the same way.", "", None),
+    "at_limit": Metric(
+        "At the limit",
+        "1 if training went on to the last epoch allowed, so that more might have helped; else 0.",
+        "",
+        None,
+    ),
+    "neighbours": Metric(
+        "Neighbours", "How many vote; chosen on held-out parts of the training samples.", "", None
+    ),
+}
+
+# --- Claims -----------------------------------------------------------------------------------
+
+ACCURACY = "test_accuracy"
+CHECKS, OURS = "next-checks", "here"
+KEEPS_UP = -2.0
+"""Points that a head may lie below another and still keep up with it."""
+COLLAPSE = -20.0
+"""Points below its linear twin from which on a network counts as collapsed."""
+
+
+def _above(model: str, than: str, points: float) -> Difference:
+    return Difference(ACCURACY, model, than, "above", points)
+
+
+def _keeps_up(model: str, than: str, source: str, on: tuple[str, ...] = ()) -> Claim:
+    return Claim(
+        f"{model}-keeps-up-with-{than}",
+        f"{MODELS[model].label} loses less than 2 points against {MODELS[than].label}.",
+        _above(model, than, KEEPS_UP),
+        source,
+        on=on,
+    )
+
+
+def _over(kind: str, where: str, sets: Sequence[str]) -> tuple[Claim, ...]:
+    """Return the claims about all sets of a kind together."""
+    rows = (
+        (
+            "keeps-up",
+            f"OffsetL2 carries over: on {where}, ReLU with minus its distances loses less than 2 "
+            "points against a linear head.",
+            ("relu-linear", KEEPS_UP),
+            CHECKS,
+        ),
+        (
+            "better",
+            f"OffsetL2 is better, as on MNIST: on {where}, ReLU with minus its distances beats a "
+            "linear head.",
+            ("relu-linear", 0.0),
+            CHECKS,
+        ),
+        (
+            "knn",
+            f"Networks with OffsetL2 are worth their training: on {where}, ReLU with minus its "
+            "distances beats nearest neighbours.",
+            ("knn", 0.0),
+            OURS,
+        ),
+    )
+    return tuple(
+        Claim(
+            f"{key}-{kind}",
+            statement,
+            Every(
+                tuple(
+                    _above(name_of("relu-l2-neg", one), name_of(than, one), points) for one in sets
+                )
+            ),
+            source,
+            each=False,
+        )
+        for key, statement, (than, points), source in rows
+        if sets
+    )
+
+
+def _no_collapse(config: TransferConfig) -> tuple[Claim, ...]:
+    """Return that no network with OffsetL2 falls far behind its linear twin, on any set."""
+    falls = tuple(
+        _above(
+            name_of(model, variant_name(name)),
+            name_of(f"{split(model)[0]}-linear", variant_name(name)),
+            COLLAPSE,
+        )
+        for name in config.data
+        for model in models_on(config, name)
+        if model not in YARDSTICKS and split(model)[1] != "linear"
+    )
+    statement = (
+        "No OffsetL2 head collapses: on every set each stays less than 20 points below the linear "
+        "head on the same backbone."
+    )
+    return (Claim("no-collapse", statement, Every(falls), CHECKS, each=False),) if falls else ()
+
+
+def claims(config: TransferConfig) -> tuple[Claim, ...]:
+    """Return what a run is to decide: set by set, and over all sets of a kind."""
+    tables = [variant_name(name) for name in config.data if not is_sequence(name)]
+    sequences = tuple(variant_name(name) for name in config.data if is_sequence(name))
+    in_time = (
+        _keeps_up("kernels-l2-neg", "kernels-linear", CHECKS, sequences),
+        _keeps_up("kernels-l2-neg", "dtw", OURS, sequences),
+    )
+    return (
+        _keeps_up("relu-l2-neg", "relu-linear", CHECKS),
+        _keeps_up("abs-l2-neg", "abs-linear", CHECKS),
+        Claim(
+            "l2-neg-beats-linear",
+            "With ReLU, the distances of OffsetL2, negated, beat a linear head.",
+            _above("relu-l2-neg", "relu-linear", 0.0),
+            CHECKS,
+        ),
+        Claim(
+            "nearest-beats-furthest",
+            "With ReLU, OffsetL2 is better where the nearest class wins than where the furthest "
+            "does.",
+            _above("relu-l2-neg", "relu-l2", 0.0),
+        ),
+        _keeps_up("relu-l2-neg", "boosting", OURS),
+        *(in_time if sequences else ()),
+        *_over("tables", "every table", tables),
+        *_over("sequences", "every set of sequences", sequences),
+        *_no_collapse(config),
+    )
+
+
+PAIRS = (
+    *(
+        pair
+        for b in BACKBONES
+        for pair in (
+            (f"{b}-l2", f"{b}-linear"),
+            (f"{b}-l2-neg", f"{b}-linear"),
+            (f"{b}-l2-neg", f"{b}-l2"),
+            (f"{b}-l2-code", f"{b}-l2"),
+            (f"{b}-l2-neg-code", f"{b}-l2-neg"),
+        )
+    ),
+    ("relu-l2-neg", "boosting"),
+    ("relu-l2-neg", "knn"),
+    ("relu-linear", "boosting"),
+    ("kernels-l2-neg", "dtw"),
+)
+"""Heads on one backbone, and some beside yardsticks."""
+
+# --- Samples ----------------------------------------------------------------------------------
+
+FOLDS = 4
+"""Parts of the training samples; held out in turn, or only the first where there are many."""
+MANY = 200
+"""Training samples from which on one part held out tells enough."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Training samples that are trained with, and those that are held out, as indices."""
+
+    fit: Tensor
+    held: Tensor
+
+
+@remember(8)
+def series_shape(name: str) -> tuple[int, int] | None:
+    """Return channels and steps of a set of sequences; ``None`` for any other set."""
+    if not is_sequence(name):
+        return None
+    series, _ = data.load_series(name)
+    return int(series.x.shape[1]), int(series.x.shape[2])
+
+
+def trial_samples(config: TransferConfig, name: str, trial: int) -> Samples:
+    """Return the samples of one trial, standardised.
+
+    Tables, digits and sequences by name are split anew by every trial, with as many training
+    samples of each class as their own split has. Other sets keep their own. Features of a table
+    are standardised one by one, the pixels of images all as one, and sequences channel by
+    channel, over all steps: by the training samples of the trial.
+    """
+    from mahalens.studies.samples import Samples, standardise, whole_set
+
+    whole = whole_set(name)
+    x, y, test_x, test_y = whole.x, whole.y, whole.test_x, whole.test_y
+    if is_resampled(name):
+        taken = _drawn(y, test_y, data.stream(config.seed, "split", trial))
+        every, labels = torch.cat((x, test_x)), torch.cat((y, test_y))
+        x, y, test_x, test_y = every[taken], labels[taken], every[~taken], labels[~taken]
+    if config.train_size is not None and config.train_size < len(y):
+        kept = _subset(y, config.train_size, data.stream(config.seed, "subset", trial))
+        x, y = x[kept], y[kept]
+    shape = series_shape(name)
+    if shape is None:
+        x, test_x = standardise(x, test_x, whole.image_shape is not None)
+    else:
+        x, test_x = by_channel(x, test_x, shape)
+    return Samples(whole.name, x, y, test_x, test_y, whole.classes, shape or whole.image_shape)
+
+
+def is_resampled(name: str) -> bool:
+    """Return whether every trial splits a set anew: those by name that are too small for one."""
+    return name in TABLES or name == "digits" or (is_sequence(name) and not name.endswith(".ts"))
+
+
+def by_channel(x: Tensor, other: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return flattened series with mean 0 and spread 1 in each channel, by x ``[N, C L]``."""
+
+    def steps(flat: Tensor) -> Tensor:
+        return flat.reshape(-1, *shape).transpose(1, 2).reshape(-1, shape[0])  # [N L, C]
+
+    def back(columns: Tensor, like: Tensor) -> Tensor:
+        return columns.reshape(len(like), shape[1], shape[0]).transpose(1, 2).flatten(1)
+
+    from mahalens.studies.samples import standardise
+
+    one, two = standardise(steps(x), steps(other))
+    return back(one, x), back(two, other)
+
+
+def folds_of(y: Tensor, generator: Generator) -> list[Fold]:
+    """Return equal parts of the training samples to hold out in turn, each class spread over them.
+
+    >>> import torch
+    >>> [fold.held.tolist() for fold in folds_of(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]),
+    ...     torch.Generator().manual_seed(0))]
+    [[0, 4], [3, 7], [2, 5], [1, 6]]
+    """
+    order = torch.randperm(len(y), generator=generator)
+    order = order[y[order].argsort(stable=True)]
+    size = len(y) // FOLDS
+    if not size:
+        raise InputError(f"{len(y)} training samples; give at least {FOLDS}")
+    folds = []
+    for first in range(FOLDS if len(y) < MANY else 1):
+        held = order[first::FOLDS][:size]
+        kept = torch.ones(len(y), dtype=torch.bool)
+        kept[held] = False
+        folds.append(Fold(kept.nonzero().squeeze(1), held))
+    return folds
+
+
+def _drawn(y: Tensor, test_y: Tensor, generator: Generator) -> Tensor:
+    """Return which of all samples ``[N + M]`` to train with: of each class as many as in ``y``."""
+    labels = torch.cat((y, test_y))
+    taken = torch.zeros(len(labels), dtype=torch.bool)
+    for label in y.unique().tolist():
+        members = (labels == label).nonzero().squeeze(1)
+        order = torch.randperm(len(members), generator=generator)
+        taken[members[order[: int((y == label).sum())]]] = True
+    return taken
+
+
+def _subset(y: Tensor, size: int, generator: Generator) -> Tensor:
+    """Return which of the samples to keep: evenly over an order by class, so that shares stay."""
+    order = torch.randperm(len(y), generator=generator)
+    order = order[y[order].argsort(stable=True)]
+    places = (torch.arange(size) * len(y)) // size
+    return order[places].sort().values
+
+
+# --- Measure ----------------------------------------------------------------------------------
+
+AT_ONCE = 5
+"""Trials of a job: enough to share what samples cost, few enough to lose little when stopped."""
+OFTEN = 0.5
+"""Share of trials at the last epoch from which on a network was not done."""
+
+
+def check(config: TransferConfig, folder: Path | None) -> dict[str, Any]:
+    """Load the data sets; refuse one with too few samples to hold some out."""
+    from mahalens.studies.samples import check_sets, option_of
+
+    facts = check_sets(config.data, config.train_size)
+    for name in config.data:
+        own = facts[variant_name(name)]
+        if own["training_samples"] < FOLDS:
+            raise InputError(
+                f"{option_of(name, config.train_size)}: {own['training_samples']} training "
+                f"samples; give at least {FOLDS}, some to be held out"
+            )
+        shape = series_shape(name)
+        if shape is not None:
+            own |= {"channels": shape[0], "steps": shape[1]}
+        if is_resampled(name):
+            own["source"] += ", split anew by every trial"
+    return {"data": facts, "epochs": config.epochs}
+
+
+def jobs(config: TransferConfig) -> list[Job]:
+    """Cut the work: a few trials of one model on one set, without models a set is not for."""
+    every = jobs_of(config.data, config.models, config.trials, AT_ONCE)
+    return [job for job in every if job.work in models_on(config, job.variant)]
+
+
+def measure(config: TransferConfig, job: Job, context: Context) -> Mapping[str, Measures]:
+    """Train or fit the trials of a job and test them."""
+    began = time.perf_counter()
+    samples = [trial_samples(config, job.variant, trial) for trial in job.trials]
+    if job.work in YARDSTICKS:
+        judge = _JUDGES[job.work]
+        judged = [judge(config, own, t) for own, t in zip(samples, job.trials, strict=True)]
+        metrics = _yardstick_metrics(judged, samples)
+        return {job.work: Measures(metrics=metrics, seconds=time.perf_counter() - began)}
+    if split(job.work)[0] == "kernels":
+        both = zip(samples, job.trials, strict=True)
+        samples = [_through_kernels(config, own, trial) for own, trial in both]
+    samples = [own.to(config.device) for own in samples]
+    first = samples[0]
+    chain = chain_of(job.work, first.inputs, first.classes, config.hidden)
+    trained = _train(config, chain, job.trials, samples, context)
+    test_y = torch.stack([own.test_y for own in samples])
+    ends = trained.epochs[trained.chosen]
+    metrics = {
+        "test_accuracy": _accuracy(trained.outputs, test_y),
+        "balanced_accuracy": _balanced(trained.outputs.argmax(-1), test_y),
+        "log_loss": _log_loss(trained.outputs, test_y).double(),
+        "train_accuracy": trained.train_accuracy.double(),
+        "chosen_rate": trained.rates.double(),
+        "chosen_epochs": ends.double(),
+        "at_limit": (ends == config.epochs).double(),
+    }
+    # A trial that ran away has no reading.
+    lost = ~trained.outputs.isfinite().flatten(1).all(1).cpu()
+    measures = Measures(
+        metrics={name: torch.where(lost, math.nan, own.cpu()) for name, own in metrics.items()},
+        seconds=time.perf_counter() - began,
+        curves={"test_accuracy": (trained.epochs, trained.curve.double())},
+        weights=trained.weights,
+    )
+    return {job.work: measures}
+
+
+def _balanced(predicted: Tensor, y: Tensor) -> Tensor:
+    """Return the accuracy of each class, averaged over those that occur ``[T]``, in percent."""
+    accuracies = []
+    for own, truth in zip(predicted, y, strict=True):
+        there = truth.unique().tolist()
+        right = [(own[truth == label] == label).double().mean() for label in there]
+        accuracies.append(100 * torch.stack(right).mean())
+    return torch.stack(accuracies)
+
+
+# --- Training ---------------------------------------------------------------------------------
+
+SHARES = (0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)
+"""Of the epochs at which training may end."""
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The networks of T trials, seen at E epochs: on test and training samples."""
+
+    epochs: Tensor
+    rates: Tensor
+    chosen: Tensor
+    """Which of the epochs each trial ends at ``[T]``."""
+    outputs: Tensor
+    """Of the test samples at the end, ``[T, M, C]``."""
+    train_accuracy: Tensor
+    curve: Tensor
+    """Test accuracy by epoch ``[T, E]``, in percent."""
+    weights: dict[str, Tensor]
+    """Parameters at the end of each trial, trials first."""
+
+
+def _train(
+    config: TransferConfig,
+    chain: nn.Chain,
+    trials: Sequence[int],
+    samples: Sequence[Samples],
+    context: Context,
+) -> _Trained:
+    """Choose learning rate and epochs of each trial on held-out parts, then train on all samples.
+
+    Every network is given the same choice. What is chosen has the lowest mean log loss on the
+    parts held out; a run that turned non-finite is never chosen. Networks learn by Adam on the
+    full batch, all trials at once.
+    """
+    seeds = [_seed(config, trial) for trial in trials]
+    rates, places = _choose(config, chain, trials, samples, seeds, context)
+    marks = milestones(config.epochs)
+    x, y = torch.stack([s.x for s in samples]), torch.stack([s.y for s in samples])
+    test_x = torch.stack([s.test_x for s in samples])
+    test_y = torch.stack([s.test_y for s in samples])
+    start = _start(chain, seeds, x.device)
+    outputs = x.new_full((*test_x.shape[:2], samples[0].classes), math.nan)
+    known = x.new_full((len(trials),), math.nan, dtype=torch.float64)
+    values = start.values.clone()
+    ends = torch.tensor(marks)[places]
+
+    def look(running: Any) -> dict[str, Tensor]:
+        seen = running.stack(test_x)
+        due = ends == running.epoch
+        if due.any():
+            outputs[due] = seen[due]
+            known[due] = _accuracy(running.stack(x), y)[due]
+            values[due] = running.stack.values[due]
+        return {"accuracy": _accuracy(seen, test_y)}
+
+    last = int(ends.max())
+    at = [mark for mark in marks if mark <= last]
+    solver = train.fit(
+        start, x, y, loss="cross-entropy", epochs=last, lr=rates, metrics=look, at=at
+    )
+    curve = torch.full((len(trials), len(marks)), math.nan)
+    for place, epoch in enumerate(solver.history.epochs.tolist()):
+        curve[:, marks.index(epoch)] = solver.history["accuracy"][place].float()
+    curve[torch.arange(len(marks)) > places[:, None]] = math.nan
+    return _Trained(
+        torch.tensor(marks),
+        rates,
+        places,
+        outputs,
+        known,
+        curve,
+        train.TrialStack(chain, values).tensors(),
+    )
+
+
+def _choose(
+    config: TransferConfig,
+    chain: nn.Chain,
+    trials: Sequence[int],
+    samples: Sequence[Samples],
+    seeds: Sequence[int],
+    context: Context,
+) -> tuple[Tensor, Tensor]:
+    """Return the rate ``[T]`` and the milestone ``[T]`` with the least held-out loss."""
+    folds = [
+        folds_of(own.y, data.stream(config.seed, "folds", trial))
+        for own, trial in zip(samples, trials, strict=True)
+    ]
+    pairs = [(own, fold) for own, parts in zip(samples, folds, strict=True) for fold in parts]
+    x, y = (torch.stack([getattr(own, name)[fold.fit] for own, fold in pairs]) for name in "xy")
+    held_x, held_y = (
+        torch.stack([getattr(own, name)[fold.held] for own, fold in pairs]) for name in "xy"
+    )
+    count = len(folds[0])
+    start = _start(chain, [seed for seed in seeds for _ in range(count)], x.device)
+    marks = milestones(config.epochs)
+
+    def look(running: Any) -> dict[str, Tensor]:
+        return {"loss": _log_loss(running.stack(held_x), held_y)}
+
+    losses = torch.full((len(config.rates), len(marks), len(pairs)), math.inf)
+    for place, rate in enumerate(config.rates):
+        context.look()
+        solver = train.fit(
+            start,
+            x,
+            y,
+            loss="cross-entropy",
+            epochs=config.epochs,
+            lr=rate,
+            metrics=look,
+            at=marks,
+        )
+        for epoch, seen in zip(solver.history.epochs.tolist(), solver.history["loss"], strict=True):
+            losses[place, marks.index(epoch)] = seen.float().nan_to_num(math.inf)
+    mean = losses.reshape(len(config.rates), len(marks), len(trials), count).mean(-1)
+    best = mean.flatten(0, 1).argmin(0)  # the first of equals: the smaller rate, the earlier end
+    return torch.tensor(config.rates)[best // len(marks)], best % len(marks)
+
+
+def milestones(epochs: int) -> list[int]:
+    """Return the epochs at which training may end.
+
+    >>> milestones(300)
+    [3, 6, 11, 15, 22, 30, 45, 60, 90, 120, 165, 225, 300]
+    """
+    return sorted({max(1, round(share * epochs)) for share in SHARES})
+
+
+def _seed(config: TransferConfig, trial: int) -> int:
+    """Return the seed of the starting weights of a trial: the same for all networks."""
+    generator = data.stream(config.seed, "start", trial)
+    return int(torch.randint(2**62, (1,), generator=generator))
+
+
+def _log_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the mean log loss ``[T]`` of outputs ``[T, N, C]``."""
+    flat = torch.nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+    return flat.reshape(y.shape).mean(1)
+
+
+def _accuracy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the accuracy ``[T]`` in percent; NaN for a trial with non-finite outputs."""
+    right = 100 * (outputs.argmax(-1) == y).double().mean(1)
+    return torch.where(outputs.isfinite().flatten(1).all(1), right, math.nan)
+
+
+def _start(chain: nn.Chain, seeds: Sequence[int], device: Any) -> train.TrialStack:
+    start = train.TrialStack.from_seeds(chain, seeds)
+    return train.TrialStack(chain, start.values.to(device))
+
+
+# --- Yardsticks -------------------------------------------------------------------------------
+
+NEIGHBOURS = (1, 3, 5, 7, 9, 15)
+"""How many may vote."""
+SMALL, SMALL_LEAF, LEAF = 200, 5, 20
+"""Trees on fewer samples than ``SMALL`` get smaller leaves than scikit-learn's default, with which
+36 samples make a single split; nothing else of the defaults is touched."""
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What a yardstick says of the samples of one trial."""
+
+    predicted: Tensor
+    """Classes of the test samples ``[M]``."""
+    train_predicted: Tensor | None
+    """Of the training samples; none where a sample would vote for itself."""
+    probabilities: Tensor | None = None
+    """Of the test samples ``[M, C]``, where it gives any."""
+    neighbours: int | None = None
+
+
+def _boosted(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
+    """Gradient-boosted trees as scikit-learn sets them, 100 rounds."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    seed = int(torch.randint(2**31 - 1, (1,), generator=data.stream(config.seed, "trees", trial)))
+    trees = HistGradientBoostingClassifier(
+        early_stopping=False,
+        min_samples_leaf=SMALL_LEAF if len(samples.y) < SMALL else LEAF,
+        random_state=seed,
+    )
+    trees.fit(samples.x.numpy(), samples.y.numpy())
+    given = torch.from_numpy(trees.predict_proba(samples.test_x.numpy()))
+    # Classes that no training sample has get no column.
+    probabilities = torch.zeros(len(samples.test_y), samples.classes, dtype=torch.float64)
+    probabilities[:, torch.from_numpy(trees.classes_)] = given
+    return _Judged(
+        probabilities.argmax(1),
+        torch.from_numpy(trees.predict(samples.x.numpy())),
+        probabilities,
+    )
+
+
+def _nearest(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
+    """The k nearest neighbours in Euclidean distance; k has the best accuracy on parts held out."""
+    x, y = samples.x.numpy(), samples.y.numpy()
+    folds = folds_of(samples.y, data.stream(config.seed, "folds", trial))
+    # NumPy takes a tensor of one index for the index itself, and drops the axis.
+    parts = [(fold.fit.numpy(), fold.held.numpy()) for fold in folds]
+    allowed = [k for k in NEIGHBOURS if k <= min(len(fit) for fit, _ in parts)]
+    right = {
+        k: sum(float((_vote(k, x[fit], y[fit], x[held]) == y[held]).mean()) for fit, held in parts)
+        for k in allowed
+    }
+    k = max(allowed, key=lambda k: right[k])  # the first of equals
+    predicted = _vote(k, x, y, samples.test_x.numpy())
+    return _Judged(torch.from_numpy(predicted), None, neighbours=k)
+
+
+def _warped(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
+    """The nearest neighbour by dynamic time warping, within a tenth of the length."""
+    shape = samples.image_shape
+    if shape is None:
+        raise InputError(f"{samples.name} is no set of sequences; there is no time to warp")
+    x, test_x = (part.reshape(-1, *shape) for part in (samples.x, samples.test_x))
+    distances = warped_distances(test_x, x)
+    return _Judged(samples.y[distances.argmin(1)], None, neighbours=1)
+
+
+def _vote(k: int, x: Any, y: Any, test_x: Any) -> Any:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    return KNeighborsClassifier(n_neighbors=k).fit(x, y).predict(test_x)
+
+
+_JUDGES: dict[str, Callable[[TransferConfig, Samples, int], _Judged]] = {
+    "boosting": _boosted,
+    "knn": _nearest,
+    "dtw": _warped,
+}
+
+
+def _yardstick_metrics(judged: Sequence[_Judged], samples: Sequence[Samples]) -> dict[str, Tensor]:
+    predicted = torch.stack([one.predicted for one in judged])
+    test_y = torch.stack([own.test_y for own in samples])
+    metrics = {
+        "test_accuracy": 100 * (predicted == test_y).double().mean(1),
+        "balanced_accuracy": _balanced(predicted, test_y),
+    }
+    both = list(zip(judged, samples, strict=True))
+    known = [
+        100 * (one.train_predicted == own.y).double().mean()
+        for one, own in both
+        if one.train_predicted is not None
+    ]
+    if known:
+        metrics["train_accuracy"] = torch.stack(known)
+    given = [
+        -one.probabilities.clamp_min(1e-15).log().gather(1, own.test_y[:, None]).mean()
+        for one, own in both
+        if one.probabilities is not None
+    ]
+    if given:
+        metrics["log_loss"] = torch.stack(given)
+    if judged[0].neighbours is not None:
+        metrics["neighbours"] = torch.tensor([float(one.neighbours or 0) for one in judged])
+    return metrics
+
+
+# --- Sequences --------------------------------------------------------------------------------
+
+LENGTHS = (7, 9, 11)
+
+
+def kernel_features(x: Tensor, count: int, generator: Generator) -> Tensor:
+    """Return two features of every series for each of ``count`` random kernels.
+
+    Kernels are drawn as in ROCKET (Dempster, Petitjean and Webb 2020, arXiv 1910.13051): 7, 9 or
+    11 weights, normal and centred, a bias from [-1, 1], a dilation up to the length of the series,
+    with or without padding, on a random few of the channels. Of what a kernel gives along a
+    series, the features are its largest value and the share of steps above 0.
+
+    Shapes: x ``[N, C, L]`` to ``[N, 2 count]``.
+
+    >>> import torch
+    >>> made = kernel_features(torch.randn(5, 1, 24), 8, torch.Generator().manual_seed(0))
+    >>> made.shape
+    torch.Size([5, 16])
+    """
+    _, channels, steps = x.shape
+    columns = []
+    for _ in range(count):
+        length = min(LENGTHS[_below(len(LENGTHS), generator)], steps)
+        few = int(2 ** _uniform(0, math.log2(min(channels, length) + 1), generator))
+        chosen = torch.randperm(channels, generator=generator)[: max(1, few)]
+        weights = torch.randn(1, len(chosen), length, generator=generator)
+        weights -= weights.mean(-1, keepdim=True)
+        bias = _uniform(-1, 1, generator)
+        widest = math.log2((steps - 1) / (length - 1)) if 1 < length < steps else 0.0
+        dilation = int(2 ** _uniform(0, widest, generator))
+        padding = _below(2, generator) * ((length - 1) * dilation // 2)
+        seen = (
+            torch.nn.functional.conv1d(x[:, chosen], weights, dilation=dilation, padding=padding)[
+                :, 0
+            ]
+            + bias
+        )
+        columns += [seen.amax(1), (seen > 0).to(x.dtype).mean(1)]
+    return torch.stack(columns, 1)
+
+
+def features_of(
+    x: Tensor, test_x: Tensor, shape: tuple[int, ...], count: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """Return features of flattened series, standardised by those of x, with the same kernels.
+
+    Shapes: x ``[N, C L]`` to ``[N, 2 count]``.
+    """
+    from mahalens.studies.samples import standardise
+
+    together = torch.cat((x, test_x)).reshape(-1, *shape)
+    features = kernel_features(together, count, generator)
+    return standardise(features[: len(x)], features[len(x) :])
+
+
+def _below(limit: int, generator: Generator) -> int:
+    return int(torch.randint(limit, (1,), generator=generator))
+
+
+def _uniform(low: float, high: float, generator: Generator) -> float:
+    return low + (high - low) * float(torch.rand(1, generator=generator))
+
+
+def _through_kernels(config: TransferConfig, samples: Samples, trial: int) -> Samples:
+    """Return features of random kernels in place of the series, the same for all heads."""
+    if samples.image_shape is None:
+        raise InputError(f"{samples.name} has no sequences; kernels have no time to go along")
+    generator = data.stream(config.seed, "kernels", trial)
+    x, test_x = features_of(
+        samples.x, samples.test_x, samples.image_shape, config.kernels, generator
+    )
+    return replace(samples, x=x, test_x=test_x, image_shape=None)
+
+
+SHARE = 0.1
+"""How far a series may be ahead of another, as a share of their length."""
+PAIRS_AT_ONCE = 4096
+"""So few that their rows stay in the cache."""
+
+
+def warped_distances(
+    a: Tensor, b: Tensor, share: float = SHARE, at_once: int = PAIRS_AT_ONCE
+) -> Tensor:
+    """Return squared distances by dynamic time warping between series, ``[N, M]``.
+
+    ``d(i, j) = ‖aᵢ − bⱼ‖² + min(d(i−1, j), d(i, j−1), d(i−1, j−1))`` within a band of
+    ``|i − j| ≤ share · L`` (Sakoe and Chiba 1978); the distance is d(L, L). All channels are
+    warped together. The cells of an anti-diagonal depend on the two before it alone, so that each
+    is one step for all pairs.
+
+    Shapes: a ``[N, C, L]``, b ``[M, C, L]``.
+
+    >>> import torch
+    >>> late = torch.tensor([[[0.0, 0.0, 1.0, 0.0, 0.0]]])
+    >>> warped_distances(late.roll(1, 2), late, 0.2).item(), warped_distances(late, late).item()
+    (0.0, 0.0)
+    """
+    rows, columns = (
+        index.flatten()
+        for index in torch.meshgrid(torch.arange(len(a)), torch.arange(len(b)), indexing="ij")
+    )
+    pieces = [
+        _pairs(a[one], b[two], math.ceil(share * a.shape[-1]))
+        for one, two in zip(rows.split(at_once), columns.split(at_once), strict=True)
+    ]
+    return torch.cat(pieces).reshape(len(a), len(b))
+
+
+def _pairs(a: Tensor, b: Tensor, band: int) -> Tensor:
+    """Return the distance of each pair ``[P]`` of series ``[P, C, L]``."""
+    pairs, _, steps = a.shape
+    # Steps first, so that a diagonal is a run of whole rows; b backwards, as j falls where i rises.
+    left = a.permute(2, 0, 1).contiguous()  # [L, P, C]
+    right = b.permute(2, 0, 1).flip(0).contiguous()
+    # Row i + 1 of a diagonal holds d(i, diagonal - i); what lies outside the band is out of reach.
+    # Of it only the rows beside the band are ever read, as that moves by a row at a time.
+    before, last, here = (left.new_full((steps + 1, pairs), math.inf) for _ in range(3))
+    for diagonal in range(2 * steps - 1):
+        low = max(0, diagonal - steps + 1, math.ceil((diagonal - band) / 2))
+        high = min(steps - 1, diagonal, (diagonal + band) // 2)
+        first = steps - 1 - (diagonal - low)  # where b's step j = diagonal - low lies
+        cost = (left[low : high + 1] - right[first : first + high - low + 1]).square().sum(-1)
+        if diagonal:
+            reach = torch.minimum(last[low : high + 1], last[low + 1 : high + 2])
+            cost += torch.minimum(reach, before[low : high + 1])
+        here[low + 1 : high + 2] = cost
+        here[low], here[high + 2 : high + 3] = math.inf, math.inf
+        before, last, here = last, here, before
+    return last[steps]
+
+
+def finish(config: TransferConfig, results: Results) -> None:
+    """Warn of trials that overlap, and of networks that more epochs might have helped."""
+    if any(map(is_resampled, config.data)):
+        results.cautions.append(
+            "trials split the same samples anew, so that their training sets overlap: intervals "
+            "and p values over trials are narrower than those over new samples would be"
+        )
+    if config.without:
+        results.cautions.append(config.without)
+    limited = [
+        name_of(MODELS[model].label, variant)
+        for (variant, model), own in results.measures.items()
+        if "at_limit" in own.metrics and float(own.metrics["at_limit"].nanmean()) > OFTEN
+    ]
+    if limited:
+        shown = ", ".join(limited[:3]) + (" and others" if len(limited) > 3 else "")
+        results.cautions.append(
+            f"{len(limited)} of the networks were trained to the last epoch allowed in most "
+            f"trials ({shown}): more epochs might help them"
+        )
+
+
+_TITLES = {
+    "gunpoint": "GunPoint",
+    "italy-power-demand": "Italy power demand",
+    "arrow-head": "ArrowHead",
+    "basic-motions": "BasicMotions",
+    "japanese-vowels": "Japanese vowels",
+    "osuleaf": "OSU leaf",
+    "pickup-gesture": "Pickup gesture",
+    "acsf1": "ACSF1",
+}
+
+
+def _family(model: str) -> str:
+    return "Yardsticks" if model in YARDSTICKS else BACKBONES[split(model)[0]].capitalize()
+
+
+STUDY = Study(
+    name="transfer",
+    question="Do OffsetL2 heads carry over from images to tables and sequences?",
+    source=CHECKS,
+    config=TransferConfig,
+    models=MODELS,
+    metrics=METRICS,
+    claims=claims,
+    check=check,
+    jobs=jobs,
+    measure=measure,
+    finish=finish,
+    primary=ACCURACY,
+    pairs=PAIRS,
+    tested=(ACCURACY, "log_loss"),
+    titles=_TITLES,
+    shown=(
+        ACCURACY,
+        "balanced_accuracy",
+        "log_loss",
+        "train_accuracy",
+        "chosen_rate",
+        "chosen_epochs",
+    ),
+    remark="A name is a backbone and its head. L2: the class whose prototype is furthest away "
+    "wins; L2-Neg: the nearest one. Every trial splits a set anew, so that spreads show what the "
+    "split does, and the samples of trials overlap.",
+    plots=(
+        Dots(
+            name="compared",
+            title="How accurate is each head, on each backbone?",
+            caption="All models share their trials: two whose clouds overlap can still differ in "
+            "every trial, which the paired tests see.",
+            metric=ACCURACY,
+            family=_family,
+        ),
+        Differences(
+            name="differences",
+            title="Test accuracy: which differences are real?",
+            caption="Mean over the trials of the first model minus the second, with its 95 % "
+            "interval. Filled: significant after Holm's correction over the pairs of the data set.",
+            metric=ACCURACY,
+        ),
+        Dots(
+            name="compared-log_loss",
+            title="How good are the probabilities?",
+            caption="Log loss on test samples: low is good. Votes of neighbours have none.",
+            metric="log_loss",
+            family=_family,
+        ),
+    ),
+)

@@ -1,0 +1,279 @@
+"""``mahalens run STUDY``: flags made from the options of a study, and what it refuses."""
+
+import json
+import sys
+import time
+
+import pytest
+
+from mahalens.errors import InputError
+from mahalens.studies.registry import STUDIES, load_study
+
+LENGTH = {"ellipsoids": "--steps"}
+
+
+def words_of(text):
+    return " ".join(text.split())
+
+
+# --- Flags ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_help_explains_every_option_with_its_default(cli, study):
+    outcome = cli("run", study, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    text, value = words_of(outcome.out), load_study(study)
+    assert value.question in text
+    for name, option in value.config.options().items():
+        if option.flag:
+            flag = f"--{option.named or name.replace('_', '-')} "
+            _, _, rest = text.partition(flag)
+            assert words_of(option.help).replace("STUDY", study) in rest, name
+            assert not option.shown or f"[default: {option.shown}]" in rest, name
+    assert f"--published The {value.protocol} protocol: " in text
+    for flag in ("--executor processes|dask", "--workers", "--scheduler", "--out", "--force"):
+        assert f" {flag} " in text
+    assert "--resume" not in text
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        ("gaussian", "--solver adam|newton Adam as published, or second order. [default: adam]"),
+        ("gaussian", "--models abs,relu,sigmoid,ground-truth Models, see `mahalens list gaussian`"),
+        ("gaussian", "The published protocol: the defaults."),
+        ("ellipsoids", "--ranks n,n,... Components kept. [default: 4,8,64; with --data: 1,2,4,"),
+        ("perturbation", "--from DIR Take the trained networks of a finished representation run."),
+        ("representation", "data mnist; models relu, abs, relu2, abs2, relu2-neg, abs2-neg; "),
+        ("hybrid", "--models a,b,... Models, see `mahalens list hybrid`. [default: all but"),
+        ("hybrid", "models all; trials 20; epochs 100; train-size all."),
+    ],
+)
+def test_help_of_some_flags(cli, study, words):
+    assert words in words_of(cli("run", study, "--help").out)
+
+
+@pytest.fixture
+def started(cli, tmp_path, monkeypatch):
+    """Return the configuration and the place to compute of a command, without computing."""
+    seen = []
+
+    def start(study, config, out, **rest):
+        seen.append((config, rest))
+        raise InputError("seen")
+
+    monkeypatch.setattr("mahalens.studies.run.start", start)
+
+    def run(*words):
+        outcome = cli("run", *words, "--out", tmp_path / "run")
+        assert outcome.err == "mahalens: seen\n"
+        return seen.pop()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "options"),
+    [
+        ("gaussian", "--solver newton", {"dtype": "float64", "epochs": 2000}),
+        ("gaussian", "--dim 3 --models relu,,abs,", {"dim": 3, "models": ("abs", "relu")}),
+        ("ellipsoids", "--ranks 2,4 --noise 0.5", {"ranks": (2, 4), "noise": 0.5}),
+        ("ellipsoids", "--data digits --clusters 3", {"data": "digits", "clusters": (3,)}),
+        ("representation", "--models relu --bias both", {"models": ("relu", "relu-bias")}),
+        ("representation", "--pixels both", {"pixels": ("normalised", "raw")}),
+        ("representation", "--nodes 3,5 --hidden 6", {"nodes": (3, 5), "hidden": 6}),
+        ("representation", "--executor dask", {"trials": 20, "group": 5}),
+        ("perturbation", "--data digits", {"data": "digits", "epochs": 2000, "networks": None}),
+        ("activations", "--data a.npz,iris", {"data": ("a.npz", "iris"), "solver": "sgd"}),
+        ("init", "--data mnist", {"data": ("mnist",), "train_size": 5000}),
+        ("hybrid", "--budget 1h30m", {"budget": 5400.0}),
+        ("hybrid", "--tensorboard --device meta", {"tensorboard": True, "device": "meta"}),
+        ("hybrid", "", {"tensorboard": False, "device": "cpu", "seed": 0, "budget": None}),
+        ("heads", "--reject-rate 0.1 --seed 7", {"reject_rate": 0.1, "seed": 7}),
+        ("transfer", "--data tables", {"data": ("iris", "wine", "breast-cancer", "digits")}),
+    ],
+)
+def test_flags_become_options(started, study, words, options):
+    config, _ = started(study, *words.split())
+    assert {name: getattr(config, name) for name in options} == options
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_published_is_the_protocol(started, study):
+    config, _ = started(study, "--published")
+    assert config.deviations() == []
+
+
+def test_the_executor_is_handed_on(started):
+    _, rest = started("hybrid", "--executor", "dask", "--scheduler", "tcp://x:1", "--force")
+    assert rest["force"]
+    assert {name: rest[name] for name in ("executor", "scheduler", "workers")} == {
+        "executor": "dask",
+        "scheduler": "tcp://x:1",
+        "workers": None,
+    }
+    assert started("hybrid", "--workers", 2)[1]["workers"] == 2
+
+
+# --- Runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("study", ["gaussian", "hybrid"])
+@pytest.mark.usefixtures("no_report")
+def test_a_small_run(cli, study_words, tmp_path, study):
+    words = (*study_words[study].split(), LENGTH.get(study, "--epochs"), "2")
+    path = tmp_path / "run"
+    outcome = cli("run", study, *words, "--workers", 1, "--quiet", "--out", path)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"report: {path / 'report.html'}\n"
+    config = json.loads((path / "config.json").read_text())
+    assert config["study"] == study
+    assert config["command"].startswith(f"mahalens run {study} {' '.join(words)} --workers 1")
+    assert json.loads((path / "summary.json").read_text())["study"] == study
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_small_run_of_every_study_with_its_report(cli, study_words, tmp_path, study):
+    words = (*study_words[study].split(), LENGTH.get(study, "--epochs"), "2")
+    path = tmp_path / "run"
+    outcome = cli("run", study, *words, "--workers", 1, "--out", path)
+    assert outcome.code == 0, outcome.err
+    assert load_study(study).question in (path / "report.html").read_text()
+    assert list((path / "figures").glob("*.png"))
+    assert outcome.out.startswith("Results")
+    assert outcome.out.endswith(f"report: {path / 'report.html'}\n")
+    assert cli("claims", path).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report")
+def test_networks_of_a_representation_run(cli, make_run, tmp_path):
+    words = "--data digits --train-size 60 --trials 2 --epochs 12"
+    networks = make_run("representation", f"{words} --models relu-bias,abs-bias --pixels raw")
+    trained = make_run("perturbation", words)
+    outcome = cli("run", "perturbation", "--from", networks, "--quiet", "--out", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "run" / "trials.csv").read_bytes() == (trained / "trials.csv").read_bytes()
+
+
+def test_a_run_that_is_slow_to_read_says_so_first(cli, tmp_path, monkeypatch):
+    def start(*rest, **more):
+        time.sleep(0.4)
+        raise InputError("read at last")
+
+    monkeypatch.setattr("mahalens.studies.run.start", start)
+    monkeypatch.setattr(sys.modules["mahalens.cli.run"], "SILENCE", 0.1)
+    last, data = "mahalens: read at last\n", ("--data", "a\x1b[1mb.npz")
+    for words, first in (
+        (("gaussian",), "gaussian: starting\n"),
+        (("representation", *data), "representation: reading a\\x1b[1mb.npz\n"),
+        (("representation", *data, "--quiet"), ""),
+        (("--quiet", "representation", *data), ""),
+    ):
+        assert cli("run", *words, "--out", tmp_path / "run").err == first + last
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: ...")]
+)
+def test_an_allocation_that_fails_is_one_line(fails, monkeypatch, error):
+    def start(*rest, **more):
+        raise error
+
+    monkeypatch.setattr("mahalens.studies.run.start", start)
+    line = fails("run", "gaussian", "--out", "run")
+    assert line.startswith("this takes more memory than there is; give fewer")
+
+
+# --- Refusals ---------------------------------------------------------------------------------
+
+REFUSALS = [
+    ("gaussian", "--dim -2", "--dim -2: give a whole number of at least 1"),
+    ("gaussian", "--epochs 1" + "0" * 30, "give a whole number of at most"),
+    ("gaussian", "--samples 1", "--samples 1: give a whole number of at least 2"),
+    ("gaussian", "--dim two", "'--dim': 'two' is not a valid integer"),
+    ("gaussian", "--trials 2.5", "'2.5' is not a valid integer"),
+    ("gaussian", "--trials", "'--trials': '--out' is not a valid integer"),
+    ("gaussian", "--solver NEWTON", "--solver NEWTON: unknown; give adam, newton"),
+    ("gaussian", "--models abs,tanh", "--models tanh: unknown; give abs, relu, sigmoid, ground"),
+    ("gaussian", "--models ,", "--models is empty: give some of abs, relu"),
+    ("gaussian", "--models abs,relu,abs", "--models: 'abs' is given twice; give it once"),
+    ("gaussian", "--device meta", "--device meta: cannot be used here"),
+    ("gaussian", "--colour red", "No such option"),
+    ("gaussian", "stray", "unexpected extra argument"),
+    ("ellipsoids", "--ranks 200", "--ranks 200: is more than --dim 96"),
+    ("ellipsoids", "--ranks 0", "--ranks 0: give a whole number of at least 1"),
+    ("ellipsoids", "--ranks four", "'four' is not a list of whole numbers such as 4,8,64"),
+    ("ellipsoids", "--ranks ,", "--ranks is empty: give some, or leave it out"),
+    ("ellipsoids", "--methods full", "--methods full: unknown; give elliptical, spherical"),
+    ("ellipsoids", "--noise -1", "--noise -1.0: give a number of at least 0"),
+    ("ellipsoids", "--count 1000000 --dim 784", "leave out the full distance"),
+    ("ellipsoids", "--data digits --ranks 65", "--ranks 65: is more than the 64 inputs"),
+    ("ellipsoids", "--data digits --published", "leave one of them out"),
+    ("ellipsoids", "--clusters 2", "--clusters without --data"),
+    ("representation", "--data nosuch", "nosuch: there is no such set, folder or file; "),
+    ("representation", "--models foo", "--models foo: unknown model; give all, primary"),
+    ("representation", "--train-size 99999", "99999: digits has 1,437 training samples"),
+    ("representation", "--bias perhaps", "--bias perhaps: give no, yes or both"),
+    ("representation", "--pixels grey", "--pixels grey: unknown; give normalised, raw"),
+    ("representation", "--nodes 128", "--nodes 128: give whole numbers of at most 127"),
+    ("perturbation", "--from nowhere", "nowhere: there is no such folder"),
+    ("perturbation", "--from x --epochs 3", "--from with --epochs: its networks are trained"),
+    ("perturbation", "--from x --published", "--from with --published"),
+    ("activations", "--solver newton", "--solver newton: unknown; give sgd, adam"),
+    ("activations", "--train-size 3", "--train-size 3: digits has 10 classes"),
+    ("activations", "--published --data digits", "--published with --data digits"),
+    ("init", "--data digits --train-size 100", "hidden layer of 128 units"),
+    ("hybrid", "--hidden 12", "--hidden 12: give 8 or a multiple of it"),
+    ("hybrid", "--budget soon", "--budget soon: give a time such as 90s, 20m"),
+    ("hybrid", "--data iris --models abs-0 --budget 1s", "--budget of 1 s: the shortest run"),
+    ("heads", "--data breast-cancer", "has 2 classes, and one is left out"),
+    ("heads", "--data iris", "of which 14 would be held out, but 40 are needed to set a temper"),
+    ("heads", "--reject-rate 0", "--reject-rate 0.0: give a number between 0 and 1"),
+    ("heads", "--compactness -1", "--compactness -1.0: give a number of at least 0"),
+    ("transfer", "--data gunpoint", "mahalens data fetch sequences"),
+    ("transfer", "--data wine --models dtw", "these are for sequences"),
+    ("transfer", "--data wine --train-size 2", "--train-size 2: wine has 3 classes"),
+    ("transfer", "--data wine --train-size 3", "3 training samples; give at least 4"),
+]
+
+
+@pytest.fixture
+def refused(fails, monkeypatch, tmp_path):
+    monkeypatch.setenv("MAHALENS_DATA", str(tmp_path / "data"))
+    return lambda study, words: fails("run", study, *words.split(), "--out", "run")
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "message"), REFUSALS, ids=[f"{s} {w[:40]}" for s, w, _ in REFUSALS]
+)
+def test_refusals(refused, study, words, message):
+    assert message in refused(study, words)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_what_every_study_refuses(refused, study):
+    for words, message in (
+        ("--trials 0", "--trials 0: give a whole number of at least 1"),
+        ("--seed -1", "--seed -1: give a whole number of at least 0"),
+        ("--workers 0", "--workers 0: give a whole number from 1 to 1000"),
+        ("--executor moon", "--executor moon: unknown; give processes or dask"),
+        ("--scheduler tcp://127.0.0.1:1", "--scheduler without --executor dask"),
+        ("--executor dask --workers 2", "--workers with --executor dask"),
+        ("--resume runs/x", "--resume goes in place of a study: mahalens run --resume runs/x"),
+    ):
+        assert message in refused(study, words)
+    if study != "gaussian":
+        assert "nowhere.npz" in refused(study, "--data nowhere.npz")
+    if load_study(study).config.options()["trials"].fixed:
+        assert "--published with --trials 3" in refused(study, "--published --trials 3")
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_a_set_that_is_not_here(refused, name):
+    from mahalens.studies.samples import whole_set
+
+    whole_set.cache_clear()
+    assert f"mahalens data fetch {name}" in refused("heads", f"--data {name}")

@@ -1,0 +1,81 @@
+"""Small data sets in the layouts of the published ones, and refusals as text."""
+
+import dataclasses
+import gzip
+import hashlib
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from mahalens.data.named import CIFAR_FILES, FILES, PUBLISHED
+from mahalens.errors import InputError
+
+RNG = np.random.default_rng(0)
+
+
+def refusal(call, *arguments, start="", **options):
+    """The message of a refused call: one line, returned without ``start``, with which it begins."""
+    with pytest.raises(InputError) as error:
+        call(*arguments, **options)
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith(start)
+    return text.removeprefix(start)
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def idx(values, kind=0x08):
+    """The bytes of an IDX file."""
+    tensor = torch.as_tensor(values)
+    header = struct.pack(f">HBB{tensor.ndim}I", 0, kind, tensor.ndim, *tensor.shape)
+    return header + tensor.to(torch.uint8).numpy().tobytes()
+
+
+def contents(mark=0, **changed):
+    """The four files of a small set, by usual name; ``mark`` is its first pixel."""
+    images = torch.arange(6 * 2 * 3).reshape(6, 2, 3)
+    images[0, 0, 0] = mark
+    tensors = {
+        "train_images": images,
+        "train_labels": [0, 1, 2, 0, 1, 2],
+        "test_images": images[:2] + 100,
+        "test_labels": [2, 0],
+    }
+    return dict(zip(FILES, map(idx, (tensors | changed).values()), strict=True))
+
+
+def cifar_batch(count, seed, labels=None):
+    """A binary file of CIFAR-10 with random images; labels run through all classes."""
+    images = np.random.default_rng(seed).integers(0, 256, (count, 3072), dtype=np.uint8)
+    labels = [(seed + n) % 10 for n in range(count)] if labels is None else labels
+    return np.column_stack((np.array(labels, np.uint8), images)).tobytes()
+
+
+def cifar(count=10, **changed):
+    """The six binary files of CIFAR-10 with so many images each."""
+    files = {name: cifar_batch(count, seed) for seed, name in enumerate(CIFAR_FILES)}
+    return {f"{name}.bin": content for name, content in (files | changed).items()}
+
+
+def put(folder, files, spelling="{}"):
+    """Write files, spelled as asked, gzipped if that ends in .gz."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for usual, content in files.items():
+        name = spelling.format(usual)
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder
+
+
+def publish(monkeypatch, name, *sources, files=None, **changed):
+    """Let these files be the published ones of a set, and these its sources."""
+    if files is not None:
+        changed["sha256"] = {k: hashlib.sha256(content).hexdigest() for k, content in files.items()}
+    if sources:
+        changed["sources"] = sources
+    published = dataclasses.replace(PUBLISHED[name], **changed)
+    monkeypatch.setitem(PUBLISHED, name, published)

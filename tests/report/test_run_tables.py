@@ -1,0 +1,400 @@
+"""The tables of a run: results, outcomes, comparisons, claims."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from runs import MODELS, STUDY, WITHOUT_VARIANTS, edit, make_records, printed, words
+
+from mahalens.report.numbers import MISSING
+from mahalens.report.records import Outcome, Row, RunRecords, load_run
+from mahalens.report.run_tables import (
+    about,
+    all_endings,
+    claims_table,
+    comparison_tables,
+    data_line,
+    endings_of,
+    headline,
+    is_odd,
+    ledger_table,
+    metrics_tables,
+    moments_tables,
+    outcomes_table,
+    pair_label,
+    results_tables,
+    run_tables,
+    statements_of,
+    unmeasured,
+)
+from mahalens.report.tables import Cell, Section, Table
+from mahalens.studies.plots import Ridges
+from mahalens.studies.study import Metric, Study
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
+    return make_records(tmp_path_factory.mktemp("tables") / "run", lost=(3,))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
+    return make_records(tmp_path_factory.mktemp("single") / "run", WITHOUT_VARIANTS)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
+    sets = [f"set-{place}" for place in range(9)]
+    return make_records(tmp_path_factory.mktemp("many") / "run", variants=sets, trials=5)
+
+
+def with_summary(run: RunRecords, **changes: Any) -> RunRecords:
+    """Return the same records with another summary."""
+    return replace(run, summary=msgspec.structs.replace(run.summary, **changes))
+
+
+def rows_of(table: Table) -> dict[str, tuple[Cell, ...]]:
+    """Return the lines of a table by their heads."""
+    return {line[0].text: line[1:] for line in table.lines if not isinstance(line, Section)}
+
+
+def sections_of(table: Table) -> list[str]:
+    return [line.title for line in table.lines if isinstance(line, Section)]
+
+
+# --- Words
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "sentence"),
+    [
+        ([], "This run checks no claims."),
+        (["not measured"] * 3, "None of the claims (3) was measured in this run."),
+        (["holds"], "The one claim holds in this run."),
+        (["fails", "fails"], "Both claims fail in this run."),
+        (["undecided"] * 3, "All 3 claims are undecided in this run."),
+        (["fails", "holds"], "1 of 2 claims holds in this run and 1 fails."),
+        (
+            ["holds", "undecided", "fails", "not measured", "fails", "not measured"],
+            "1 of 6 claims holds in this run, 2 fail, 1 is undecided and 2 were not measured.",
+        ),
+    ],
+)
+def test_the_headline_gives_the_verdicts(verdicts: list[str], sentence: str) -> None:
+    assert headline(verdicts) == sentence
+
+
+def test_about_says_data_scale_and_cautions(run: RunRecords, single: RunRecords) -> None:
+    sizes = "(105 training, 45 test samples)"
+    scaled = "Scaled: trials: 10 instead of 20."
+    warned = with_summary(run, cautions=["networks still learned"])
+    text = about(warned)
+    assert text == f"Data: Iris {sizes}, Wine {sizes}. {scaled} Mind: networks still learned."
+    assert about(warned.variants()[0], brief=True).startswith(f"Data: Iris {sizes}. Scaled run: ")
+    assert about(single) == scaled
+    full = with_summary(run, protocol="published")
+    assert about(full).endswith("Full protocol, nothing scaled down.")
+    one = with_summary(single, facts={"data": "digits", "training_samples": 7})
+    assert data_line(one) == "digits (7 training samples)"
+
+
+def test_of_many_data_sets_the_names_will_do(many: RunRecords) -> None:
+    assert data_line(many).startswith("set-0, set-1, ")
+    odd = with_summary(many, facts={"data": {"iris": 3}})
+    assert data_line(odd) == "Iris"
+
+
+# --- Results
+
+
+def test_results_stand_beside_the_published_ones(run: RunRecords) -> None:
+    iris, wine = results_tables(run)
+    assert (iris.title, wine.title) == ("Iris", "Wine")
+    assert [c.label.replace("\xa0", " ") for c in iris.columns] == [
+        "Model",
+        "Test accuracy (%) ↑",
+        "Loss ↓",  # and not void, which has no number
+    ]
+    cells = rows_of(iris)
+    row = run.variants()[0].row("bent", "accuracy")
+    assert row is not None
+    assert row.mean is not None
+    assert row.interval is not None
+    half = (row.interval[1] - row.interval[0]) / 2
+    assert cells["Bent, twice"][0] == Cell(f"{row.mean:.2f}", f"± {half:.2f} (91.50)")
+    assert cells["Round"][0].below == "9 trials"
+    assert "In brackets: the published mean." in iris.notes
+
+
+def test_the_best_mean_is_bold(run: RunRecords) -> None:
+    cells = rows_of(results_tables(run)[0])
+    assert [cells[name][0].bold for name in cells] == [False, False, True]  # higher is better
+    assert [cells[name][1].bold for name in cells] == [True, False, False]  # lower is better
+
+
+@pytest.mark.parametrize(
+    ("means", "better", "bold"),
+    [
+        ([1, 2, 3], "high", [False, False, True]),
+        ([1, 2, 3], "low", [True, False, False]),
+        ([1, 2, 3], None, [False, False, False]),
+        ([None, 2, 3], "low", [False, True, False]),
+        ([3, 3, 2], "high", [False, False, False]),  # most share it
+        ([None, None, 3], "high", [False, False, False]),
+    ],
+)
+def test_which_mean_is_best(
+    single: RunRecords, means: list[float | None], better: Any, bold: list[bool]
+) -> None:
+    study = replace(single.study, metrics={"m": Metric("M", "", better=better)}, shown=("m",))
+    rows = [Row(model, "m", mean, 5) for model, mean in zip(MODELS, means, strict=True)]
+    records = replace(with_summary(single, rows=rows), study=study)
+    assert [cells[0].bold for cells in rows_of(results_tables(records)[0]).values()] == bold
+
+
+def test_more_metrics_than_fit_become_lines(single: RunRecords) -> None:
+    names = [f"m{place}" for place in range(9)]
+    rows = [Row(model, name, 1.5, 10, published=2.0) for name in names for model in MODELS]
+    records = with_summary(single, rows=rows)
+    table = results_tables(records)[0]
+    assert [column.label for column in table.columns] == ["Metric", "Plain", "Bent, twice", "Round"]
+    assert list(rows_of(table)) == names
+    assert rows_of(table)["m3"][0] == Cell("1.500", "(2)")
+
+
+def test_a_single_trial_has_no_interval(tmp_path: Path) -> None:
+    records = make_records(tmp_path / "run", trials=1)
+    text = printed(results_tables(records)[0])
+    assert "±" not in text.partition("Model")[2]
+
+
+def test_every_metric_has_every_figure(run: RunRecords) -> None:
+    table = metrics_tables(run)[1]
+    assert sections_of(table) == ["Test accuracy (%)", "Loss", "Turns", "Void"]
+    note = {line.title: line.note for line in table.lines if isinstance(line, Section)}
+    assert note["Test accuracy (%)"] == "Share of samples. Higher is better."
+    assert note["Void"] == "Never measured. Lower is better. No value in this run."
+    row = Row("bent", "accuracy", 0.11, 3, 0.22, 0.55, 0.66, 0.77, (0.33, 0.44), 0.122, {"sd": 0.5})
+    bent = rows_of(metrics_tables(with_summary(run.variants()[0], rows=[row]))[0])["Bent, twice"]
+    assert [cell.text for cell in bent] == [
+        *("0.110", "0.122", "0.220", "0.330 to 0.440", "0.550", "0.660", "0.770", "3"),
+    ]
+    assert bent[1].below == "sd 0.500"
+    assert "the highest test accuracy" in table.notes[0]
+    lost = msgspec.structs.replace(row, mean=None)
+    bent = rows_of(metrics_tables(with_summary(run.variants()[0], rows=[lost]))[0])["Bent, twice"]
+    assert bent[0].text == "no value"
+
+
+# --- Outcomes
+
+
+def test_outcomes_name_lost_trials_and_the_best(run: RunRecords) -> None:
+    iris = run.variants()[0]
+    cells = rows_of(outcomes_table(iris))["Round"]
+    assert cells[1] == Cell("9 done, 1 non-finite", below="not finite: trial 3")
+    assert list(rows_of(outcomes_table(iris, only_odd=True))) == ["Round"]
+    best, row = iris.outcome("plain"), iris.row("plain", "accuracy")
+    assert best is not None
+    assert row is not None
+    plain = rows_of(outcomes_table(iris))["Plain"]
+    assert (plain[2].text, plain[4].text) == (str(best.best_trial), "1.5 s")
+    assert all_endings(run) == "60 trials: 58 done, 2 non-finite."
+
+
+def test_trials_that_would_have_gone_on_say_where() -> None:
+    basins = {"zero residual": 1, "saddle point": 1}
+    stopped = Outcome("a", 2, {"done": 2}, basins)
+    assert endings_of(stopped).startswith("2 done; converged from there: 1 zero residual")
+    assert is_odd(stopped)
+    assert not is_odd(Outcome("a", 1, {"analytic": 1}))
+    assert not is_odd(Outcome("a", 2000, {"done": 2000}))
+    assert endings_of(Outcome("a", 0, {})) == MISSING
+
+
+# --- Comparisons
+
+
+def test_comparisons_show_every_test_by_family(run: RunRecords) -> None:
+    tables = comparison_tables(run)
+    assert [table.title for table in tables] == [
+        "Iris, test accuracy: 2 of 2 differences significant",
+        "Iris, loss: 2 of 2 differences significant",
+        "Wine, test accuracy: 2 of 2 differences significant",
+        "Wine, loss: 2 of 2 differences significant",
+    ]
+    line, cells = run.summary.comparisons[0], rows_of(tables[0])["(Bent, twice) − Plain"]
+    assert line.mean_difference is not None
+    assert cells[0].text == f"+{line.mean_difference:.2f}"
+    assert " to " in cells[0].below
+    assert cells[0].bold
+    assert cells[8].bold
+    assert cells[8].text == "< 0.0001"
+    assert cells[7].text in ("paired t", "Wilcoxon")
+
+
+def test_tests_that_could_not_be_made_are_dashes(run: RunRecords) -> None:
+    bare = type(run.summary.comparisons[0])("iris", "bent (iris)", "plain (iris)")
+    table = comparison_tables(with_summary(run, comparisons=[bare]))[0]
+    assert table.title == "Iris: 0 of 1 differences significant"
+    assert {cell.text for cell in rows_of(table)["(Bent, twice) − Plain"]} == {MISSING}
+    assert not comparison_tables(with_summary(run, comparisons=[bare]), only_significant=True)[0]
+
+
+def test_a_model_against_itself_names_the_variants(run: RunRecords) -> None:
+    pixels = replace(run, study=replace(STUDY, variant="pixels"))
+    label = pair_label(pixels, "plain (raw)", "plain (normalised)")
+    assert label == "Plain: raw pixels − normalised pixels"
+    across = type(run.summary.comparisons[0])("across", "plain (raw)", "plain (normalised)")
+    table = comparison_tables(with_summary(pixels, comparisons=[across]))[0]
+    assert table.title.startswith("Between kinds of pixels: ")
+
+
+# --- Claims
+
+
+def test_statements_gather_what_belongs_together(run: RunRecords) -> None:
+    statements = statements_of(run)
+    assert [statement.key for statement in statements] == [
+        "pretend/bent-beats-plain",
+        "pretend/plain-loses-less",
+        "pretend/square",
+        "pretend/everywhere",
+    ]
+    assert list(statements[0].judgements) == ["iris", "wine"]
+    assert list(statements[3].judgements) == [""]
+    assert unmeasured(run) == [("Square is best.", "This run has no numbers for it.")]
+
+
+def test_the_ledger_has_a_column_for_each_variant(run: RunRecords) -> None:
+    table = ledger_table(run)
+    assert [column.label for column in table.columns] == ["Claim", "Iris", "Wine", "Published"]
+    assert sections_of(table) == [
+        "Interpreting Neural Networks through Mahalanobis Distance (arXiv 2410.19352)",
+        "This project",
+    ]
+    lines = rows_of(table)
+    assert [cell.text for cell in lines["Claims that hold"]] == ["2 of 2", "2 of 2", ""]
+    first = lines["Bent is more accurate than Plain."]
+    assert [cell.text for cell in first] == ["holds", "holds", "91.5 against 89"]
+    assert first[0].verdict
+    assert first[0].note
+    assert lines["Round is never worse by a point."][0].span == 2
+    head = next(
+        line[0] for line in table.lines if not isinstance(line, Section) and line[0].details
+    )
+    assert [name for name, _ in head.details] == ["Iris", "Wine", "claim"]
+    assert not head.is_open
+    assert not table.is_compact
+
+
+def test_one_column_of_verdicts_has_its_reasons_open(single: RunRecords) -> None:
+    table = ledger_table(single)
+    assert [column.label for column in table.columns] == ["Claim", "Verdict", "Published"]
+    head = next(line[0] for line in table.lines if not isinstance(line, Section))
+    assert head.is_open
+    assert head.details[0][0] == ""
+    assert "averages" in head.details[0][1]
+
+
+def test_many_variants_have_signs(many: RunRecords) -> None:
+    dense = ledger_table(many)
+    assert dense.is_compact
+    assert "Signs: ✓ holds" in dense.notes[0]
+    assert {cell.note for cell in rows_of(dense)["Bent is more accurate than Plain."]} == {""}
+    few = with_summary(many, claims=[c for c in many.summary.claims if c.data < "set-5"])
+    compact = ledger_table(few)
+    assert compact.is_compact
+    assert len(compact.columns) == 7
+    assert all(cell.note for cell in rows_of(compact)["Bent is more accurate than Plain."][:5])
+
+
+def test_variants_that_the_run_lacks_are_named(run: RunRecords) -> None:
+    other = [
+        msgspec.structs.replace(c, data="mnist", id=f"{c.id[:-5]}/mnist")
+        for c in run.summary.claims
+        if c.data == "wine"
+    ]
+    table = ledger_table(with_summary(run, claims=[*run.summary.claims, *other]))
+    assert [column.label for column in table.columns][1:3] == ["Iris", "Wine"]
+    assert table.notes[-1] == "This run has no numbers for MNIST."
+
+
+def test_the_terminal_counts_what_was_not_measured(run: RunRecords) -> None:
+    text = words(printed(claims_table({"a": run})))
+    assert "Not measured by this run: 1 more claim." in text
+    assert "pretend/bent-beats-plain" in text
+    assert "Square is best." not in text
+
+
+def test_runs_stand_side_by_side(run: RunRecords, single: RunRecords) -> None:
+    fails = [
+        msgspec.structs.replace(c, verdict="fails", published="0.0339") for c in run.summary.claims
+    ]
+    text = printed(claims_table({"a": run, "b": with_summary(run, claims=fails), "c": single}))
+    head = next(line for line in text.splitlines() if "Claim" in line and "Published" in line)
+    assert head.split() == ["Claim", "a", "b", "c", "Published"]
+    line = next(line for line in text.splitlines() if line.strip().startswith("iris"))
+    assert line.index("✓ holds") < line.index("✗ fails") < line.index(MISSING)
+    assert "0.0339 (b)" in words(text)  # runs that differ each say their own
+    whole = next(line for line in text.splitlines() if "Round is never worse" in line)
+    assert whole.count("holds") == 1
+
+
+# --- Plots and terminals
+
+
+def test_moments_are_those_of_the_models_that_the_plot_shows(run: RunRecords) -> None:
+    plot = Ridges(name="latent", title="", caption="", models=lambda model: model == "bent")
+    iris, wine = moments_tables(plot, run)
+    assert (iris.title, wine.title) == ("Bent, twice, Iris", "Bent, twice, Wine")
+    assert [column.label for column in iris.columns][:3] == [
+        "Class",
+        "Node 4, mean",
+        "Node 4, variance",
+    ]
+    assert [cell.text for cell in rows_of(iris)["1"]] == ["3", "4", "5", "9", "10", "11"]
+    assert len(moments_tables(replace(plot, models=None), run)) == 6
+
+
+def test_what_a_run_prints(run: RunRecords, single: RunRecords) -> None:
+    tables = {table.title.partition(":")[0]: table for table in run_tables("runs/a", run)}
+    assert list(tables) == ["Results", "Comparisons", "Outcomes of the trials", "Claims"]
+    assert sections_of(tables["Results"]) == ["Iris", "Wine"]
+    assert "60 trials: 58 done, 2 non-finite." in tables["Results"].notes
+    assert "Outcomes of the trials" not in [table.title for table in run_tables("a", single)]
+
+
+def test_of_very_many_tests_a_terminal_shows_the_significant_ones(run: RunRecords) -> None:
+    line = run.summary.comparisons[0]
+    dull = msgspec.structs.replace(line, holm_preferred=0.5)
+    table = run_tables("a", with_summary(run, comparisons=[line, *[dull] * 60]))[1]
+    assert sections_of(table) == ["Iris, test accuracy: 1 of 61 differences significant"]
+    assert len(rows_of(table)) == 1
+    assert table.notes == ("Of 61 tests, the significant ones; all are in comparisons.csv.",)
+
+
+def test_a_summary_with_nothing_in_it_makes_no_tables(run: RunRecords) -> None:
+    bare = replace(with_summary(run, rows=[], claims=[], outcomes=[], comparisons=[]))
+    bare = replace(bare, trials=bare.trials.on("none"))
+    assert run_tables("a", bare) == []
+
+
+@pytest.mark.parametrize("study", [STUDY, WITHOUT_VARIANTS], ids=["variants", "single"])
+@pytest.mark.parametrize("width", [80, 120])
+def test_all_tables_keep_to_the_terminal(tmp_path: Path, study: Study[Any], width: int) -> None:
+    for table in run_tables("a", make_records(tmp_path / "run", study, trials=2)):
+        assert all(len(line) <= width for line in printed(table, width).splitlines())
+
+
+def test_unknown_models_and_metrics_go_by_their_names(run: RunRecords, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    make_records(folder)
+    edit(folder / "summary.json", lambda r: r["rows"][0].update(model="new", metric="late_gain"))
+    records = load_run(folder, replace(STUDY, shown=()))
+    assert "new" in rows_of(results_tables(records)[0])
+    assert sections_of(metrics_tables(records)[0])[-1] == "late gain"

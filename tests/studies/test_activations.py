@@ -1,0 +1,240 @@
+"""The activations study: readings by hand, and the protocol of the representation study."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_runs import config_of
+from torch import nn
+
+from mahalens.errors import InputError
+from mahalens.nn import Chain
+from mahalens.studies import networks as of
+from mahalens.studies import representation
+from mahalens.studies.activations import (
+    ACTIVATIONS,
+    CLAIMS,
+    FORMS,
+    MODELS,
+    ONE_SIDED,
+    PAIRS,
+    STUDY,
+    TWO_SIDED,
+    ActivationsConfig,
+    finish,
+    measure,
+    published,
+    split,
+    text_of,
+)
+from mahalens.studies.run import Context, start
+from mahalens.studies.study import Job, Measures, Results
+from mahalens.train import TrialStack
+
+make = ActivationsConfig.with_defaults
+
+
+def small(**options):
+    return config_of("activations", **{"epochs": 12, "train_size": 90, **options})
+
+
+def measures_of(config, model, first=0, count=1, data="digits"):
+    return measure(config, Job(data, model, first, count), Context())[model]
+
+
+# --- Models, options and claims ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_three_forms_of_every_activation(name):
+    kind = ACTIVATIONS[name]
+    free, held, far = (text_of(f"{name}{form}", 3, 4) for form in FORMS)
+    assert free == f"Linear(4), {kind}, Linear(3, bias=False)"
+    assert (held, far) == (f"{free}, {kind}", f"{free}, {kind}, Neg")
+    assert all(split(f"{name}{form}") == (name, form) for form in FORMS)
+    below = (getattr(nn, kind, None) or nn.Identity)()(torch.tensor(-30.0))
+    assert (abs(float(below)) < 1e-6) == (name in ONE_SIDED)
+    assert (name in ONE_SIDED) != (name in TWO_SIDED)
+    keys = {claim.key for claim in CLAIMS}
+    for key in ("intensities-cost", "distances-no-worse", "distances-equal-free"):
+        assert f"{name}-{key}" in keys
+
+
+def test_the_references_are_the_six_of_the_paper():
+    for model in representation.PRIMARY:
+        assert text_of(model, 10) == representation.text_of(model, 10)
+    assert len({(model.colour, model.marker) for model in MODELS.values()}) == len(MODELS) == 21
+    assert MODELS["gelu2-neg"].label == "GELU2-Neg"
+    assert len(set(PAIRS)) == len(PAIRS)
+    assert {("gelu2", "gelu"), ("abs2-neg", "relu2-neg")} <= set(PAIRS)
+    assert all(a in MODELS and b in MODELS and a != b for a, b in PAIRS)
+    config = make()
+    assert published(config, "test_accuracy", "relu2", "mnist").mean == 47.20
+    assert published(config, "test_accuracy", "relu2", "digits") is None
+    assert published(config, "test_accuracy", "gelu2", "mnist") is None
+
+
+def test_defaults_and_deviations():
+    config = make()
+    assert (config.data, config.trials, config.epochs) == (("digits",), 10, 2_000)
+    assert (config.pixels, config.solver, config.train_size) == ("normalised", "sgd", None)
+    large = make(data=["digits", "mnist"])
+    assert (large.trials, large.epochs, large.train_size) == (10, 1_000, 5_000)
+    assert make(published=True, pixels="raw").deviations() == []
+    texts = make(data=["mnist"], solver="adam", models=["relu", "gelu"]).deviations()
+    assert any(text.startswith("models: without relu2, relu2-neg, abs,") for text in texts)
+    assert {
+        "training samples: at most 5,000 instead of all",
+        "epochs: 1,000 instead of 5,000",
+        "solver: adam instead of sgd",
+    } <= set(texts)
+    assert "data: digits instead of mnist" in config.deviations()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"models": ["gelu3"]}, "--models gelu3: unknown; give relu, relu2, relu2-neg"),
+        ({"pixels": "both"}, "--pixels both: unknown; give normalised, raw"),
+        ({"solver": "newton"}, "--solver newton: unknown; give sgd, adam"),
+        ({"published": True, "data": ["digits"]}, "--published with --data digits"),
+        ({"published": True, "solver": "adam"}, "--published with --solver adam"),
+    ],
+)
+def test_options_that_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        make(**options)
+
+
+def test_data_that_are_refused(tmp_path):
+    for options, message in (
+        ({"data": ["nowhere"]}, "nowhere"),
+        ({"train_size": 5}, "--train-size 5: digits has 10 classes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            start(STUDY, config_of("activations", **options), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+# --- Reading ----------------------------------------------------------------------------------
+
+
+def flat_share(values):
+    """Return the share of columns that hardly vary, beside the one that varies most."""
+    spread = values.double().std(0, correction=0)
+    return 100 * float((spread <= 0.01 * spread.max()).double().mean())
+
+
+@pytest.mark.parametrize("model", MODELS)
+@torch.no_grad()
+def test_readings_equal_plain_counting(model):
+    config = small(models=(model,), epochs=3, pixels="raw")
+    own = measures_of(config, model, 0, 2)
+    data = of.training_data("digits", 90, 0)
+    chain = Chain.parse(text_of(model, 10), inputs=64)
+    for stack, ending in (
+        (of.start_of(chain, 0, range(2)), "_start"),
+        (TrialStack.from_tensors(chain, own.weights), ""),
+    ):
+        for trial in range(2):
+            outputs = stack[trial](data.x)
+            counts = torch.bincount(outputs.argmax(1), minlength=10)
+            sizes = torch.bincount(data.y, minlength=10)
+            wanted = {
+                "unused": 100 * float((counts == 0).double().mean()),
+                "rare": 100 * float((counts < 0.1 * sizes).double().mean()),
+                "flat": flat_share(outputs),
+                "dead": 100 * float((outputs.abs() <= 1e-6).all(0).double().mean()),
+            }
+            for kind, share in wanted.items():
+                value = float(own.metrics[f"{kind}_outputs{ending}"][trial])
+                assert value == pytest.approx(share, abs=1e-9), (kind, ending)
+    lost = own.metrics["flat_outputs"] - own.metrics["flat_outputs_start"]
+    assert torch.equal(own.metrics["outputs_lost"], lost)
+    hidden = [flat_share(stack[trial][:2](data.x)) for trial in range(2)]
+    assert own.metrics["flat_hidden"].tolist() == pytest.approx(hidden)
+
+
+# --- Training ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pixels", ["normalised", "raw"])
+@pytest.mark.parametrize("model", ["relu2", "abs2-neg"])
+def test_training_is_that_of_the_representation_study(model, pixels):
+    """The six references come out as there, bit by bit."""
+    own = measures_of(small(models=[model], pixels=pixels), model, 0, 3)
+    options = {"models": (model,), "pixels": pixels, "epochs": 12, "train_size": 90}
+    config = config_of("representation", **options)
+    other = representation.measure(config, Job(pixels, model, 0, 3), Context())[model]
+    same = "test_accuracy train_accuracy train_loss dead_outputs dead_hidden dead_outputs_start"
+    for name in (*same.split(), "epochs_to_converge", "late_gain"):
+        assert torch.equal(own.metrics[name], other.metrics[name])
+    for a, b in zip(own.curves["test_accuracy"], other.curves["test_accuracy"], strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.slow
+def test_a_plain_loop_ends_there_too():
+    own = measures_of(config_of("activations", epochs=5, train_size=90), "softplus2", 4, 2)
+    data = of.training_data("digits", 90, 0)
+    x, test_x = of.pixel_inputs(data, "normalised")
+    for row, trial in enumerate((4, 5)):
+        torch.manual_seed(of.seed_of_trial(0, trial))
+        module = Chain.parse(text_of("softplus2", 10), inputs=64).build()
+        optimiser = torch.optim.SGD(module.parameters(), lr=1e-3)
+        for _ in range(5):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(module(x), data.y).backward()
+            optimiser.step()
+        hits = (module(test_x).argmax(1) == data.test_y).double().mean()
+        assert float(own.metrics["test_accuracy"][row]) == pytest.approx(100 * float(hits))
+        torch.testing.assert_close(own.weights["2.weight"][row], module[2].weight.detach())
+
+
+def test_adam_learns_more():
+    accuracies = [
+        measures_of(config_of("activations", epochs=60, solver=solver), "gelu").metrics
+        for solver in ("sgd", "adam")
+    ]
+    sgd, adam = (float(metrics["train_accuracy"]) for metrics in accuracies)
+    assert adam > sgd + 30
+
+
+@pytest.mark.parametrize("solver", ["sgd", "adam"])
+def test_runaways_have_no_numbers(solver):
+    config = small(solver=solver, learning_rate=1e12, pixels="raw")
+    own = measures_of(config, "softplus", 0, 2)
+    if solver == "adam":  # whose steps are bounded, however large
+        assert own.metrics["test_accuracy"].isfinite().all()
+        return
+    assert all(values.isnan().all() for values in own.metrics.values())
+    results = Results({("digits", "softplus"): own}, {})
+    finish(config, results)
+    assert results.cautions == []
+
+
+def test_features_of_a_table_are_standardised_one_by_one():
+    """The same network, whatever the units of a table are."""
+    config = make(data=["wine"], epochs=3)
+    own = measures_of(config, "relu", data="wine")
+    raw = measures_of(make(data=["wine"], epochs=3, pixels="raw"), "relu", data="wine")
+    assert float(own.metrics["train_loss"]) < 2 < float(raw.metrics["train_loss"])
+
+
+def test_jobs_are_a_few_trials_each():
+    every = STUDY.jobs(config_of("activations", data=("digits", "wine"), trials=6))
+    assert {(job.first, job.count) for job in every} == {(0, 5), (5, 1)}
+    assert len({job.name for job in every}) == len(every) == 2 * 2 * 3
+
+
+def test_networks_that_are_still_learning_are_told_of():
+    gains = torch.tensor([2.0, torch.nan, 4.0])
+    measures = {
+        ("digits", "gelu2"): Measures({"late_gain": gains}, seconds=1.0),
+        ("digits", "relu"): Measures({"late_gain": gains * 0}, seconds=1.0),
+    }
+    results = Results(measures, {})
+    finish(small(), results)
+    (caution,) = results.cautions
+    assert caution.startswith("1 of 2 networks still gained more than 1 point")
+    assert "GELU2 (digits), 3.0 points" in caution

@@ -1,0 +1,666 @@
+"""Claims as data: each kind of statement on hand-made evidence, and how a run judges its table."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from scipy import stats
+from small_runs import config_of
+
+from mahalens.studies.claims import (
+    AboveChance,
+    Average,
+    Both,
+    Claim,
+    Difference,
+    Every,
+    Evidence,
+    Finding,
+    GainsMore,
+    Indistinguishable,
+    Judgement,
+    Lower,
+    MoreVariable,
+    Ratio,
+    TrialShare,
+    Within,
+    is_finite,
+    judge,
+    show,
+)
+from mahalens.studies.registry import load_study
+from mahalens.studies.study import SOURCES, variant_name
+
+NAN, INF = math.nan, math.inf
+FIGURES = {("loss", "a"): 0.5, ("loss", "b"): 1.25}
+NOISE = np.array([0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.08, -0.08])
+
+
+def evidence(basins=None, facts=None, figures=FIGURES, **columns):
+    """Return evidence of a metric "loss" by model."""
+    return Evidence(
+        trials={("", model, "loss"): np.array(values, float) for model, values in columns.items()},
+        facts={"dim": 4, "word": "ten", "chance": [0.5, 0.7], **(facts or {})},
+        published_mean=lambda metric, model, variant: figures.get((metric, model)),
+        basins={("", model): names for model, names in (basins or {}).items()},
+    )
+
+
+def is_a_text(why):
+    """Check sentences for people: closed, on one line, without the words of a computer."""
+    assert why.endswith(".")
+    assert why == " ".join(why.split())
+    assert "nan" not in why.lower().split()
+    assert "None" not in why
+    return why
+
+
+def finding_of(predicate, **columns):
+    finding = predicate.judge(evidence(**columns))
+    is_a_text(finding.sentence)
+    return finding
+
+
+LOWER = Lower("loss", "a", "b")
+BELOW = TrialShare("loss", "a", "below", 1)
+MEAN = Average("loss", "a", "below", 1, per="dim")
+CHANCE = AboveChance("loss", "a", 0.9, "chance")
+RATIO = Ratio("loss", "a", "b", "below", 0.5)
+FAR = Difference("loss", "a", "b", "below", -20.0)
+WITHIN = Within("loss", "a", "b", 0.5)
+ALIKE = Indistinguishable("loss", "a", "b", 0.5)
+WILDER = MoreVariable("loss", "a", "b")
+GAIN = GainsMore("loss", "a+", "a", "b+", "b")
+
+# --- Evidence ---------------------------------------------------------------------------------
+
+
+def test_values_are_none_where_no_trial_has_a_number():
+    given = evidence(a=[1, NAN], b=[NAN, NAN], c=[INF, NAN])
+    np.testing.assert_array_equal(given.values("a", "loss"), [1, NAN])
+    for model, metric in (("b", "loss"), ("c", "loss"), ("z", "loss"), ("a", "other")):
+        assert given.values(model, metric) is None
+
+
+def test_models_go_by_plain_names_on_a_variant_and_by_full_ones_in_a_run():
+    given = Evidence(
+        trials={("raw", "a", "loss"): np.ones(2), ("even", "a", "loss"): np.zeros(2)},
+        facts={},
+        published_mean=lambda metric, model, variant: {"raw": 3.0}.get(variant),
+        basins={("raw", "a"): ["stalled", ""]},
+    )
+    assert given.on("raw").values("a", "loss").tolist() == [1, 1]
+    assert given.on("even").values("a", "loss").tolist() == [0, 0]
+    assert given.on(None).values("a (raw)", "loss").tolist() == [1, 1]
+    assert given.on(None).values("a", "loss") is None
+    assert given.on("raw").values("a (raw)", "loss") is None
+    assert given.on(None).published("loss", "a (raw)") == 3.0
+    assert given.on("even").published("loss", "a") is None
+    assert given.on(None).basins_of("a (raw)") == ["stalled", ""]
+
+
+def test_a_fact_that_is_no_number():
+    assert evidence().number("dim") == 4.0
+    with pytest.raises(TypeError, match="fact 'word' is 'ten', not a number"):
+        evidence().number("word")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.122, "0.122"), (1234.5, "1.23e3"), (9.1e-7, "9.1e-7"), (1e-12, "1e-12")],
+)
+def test_numbers_in_sentences(value, text):
+    assert show(value) == text
+
+
+def test_is_finite():
+    assert is_finite(0.25) == 0.25
+    assert is_finite(NAN) is is_finite(INF) is is_finite(-INF) is None
+
+
+# --- What all predicates share ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("predicate", "columns"),
+    [
+        *(
+            (predicate, columns)
+            for predicate in (LOWER, RATIO, FAR, WITHIN, ALIKE, WILDER)
+            for columns in (
+                {},
+                {"a": [1] * 6},
+                {"b": [1] * 6},
+                {"a": [NAN] * 6, "b": [1] * 6},
+            )
+        ),
+        (LOWER, {"a": [1, NAN], "b": [NAN, 1]}),
+        (RATIO, {"a": [0.0] * 5, "b": [1.0] * 5}),  # a ratio needs positive numbers
+        (WILDER, {"a": [5.0] * 6, "b": [5.0] * 6}),
+        *((predicate, {"b": [1]}) for predicate in (BELOW, MEAN, CHANCE)),
+        *((predicate, {"a": [NAN, NAN]}) for predicate in (BELOW, MEAN, CHANCE)),
+        (MEAN, {"a": [1.0, 2.0], "facts": {"dim": 0}}),  # no unit to speak in
+        (CHANCE, {"a": [1], "facts": {"chance": None}}),
+        (AboveChance("loss", "a", 0.9, "luck"), {"a": [1]}),
+        (Both(BELOW, LOWER), {"a": [1]}),
+        (Both(LOWER, BELOW, negated=True), {"b": [1]}),
+        (Every((BELOW, MEAN)), {"c": [1]}),
+        (GAIN, {"a": [1], "a+": [2], "b+": [3]}),
+        (GAIN, {"a": [NAN, 1], "a+": [NAN, 1], "b": [1, NAN], "b+": [1, 1]}),
+    ],
+    ids=str,
+)
+def test_not_measured(predicate, columns):
+    assert predicate.judge(evidence(**columns)) is None
+
+
+@pytest.mark.parametrize("trials", [1, 2, 4, 5])
+@pytest.mark.parametrize(
+    "predicate", [LOWER, BELOW, MEAN, CHANCE, RATIO, FAR, WITHIN, ALIKE, WILDER, GAIN], ids=repr
+)
+def test_few_trials_decide_nothing(predicate, trials):
+    ramp = 0.01 * np.arange(trials) if trials > 1 else np.zeros(1)
+    b = 42 + 10 * np.resize(NOISE, trials)
+    columns = {"a": 0.93 + ramp, "a+": 2 + ramp, "b": b, "b+": b}
+    if predicate == WILDER and trials == 1:
+        columns["b"] = columns["b"][:1]
+    finding = predicate.judge(evidence(**columns))
+    if finding is None:
+        assert (predicate, trials) == (WILDER, 1)  # one trial has no spread
+        return
+    is_a_text(finding.sentence)
+    assert finding.sentence.startswith("Too few trials to tell.") == (trials < 5)
+    assert (finding.holds is None) == (trials < 5)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "text"),
+    [
+        (LOWER, "0.5 against 1.25"),
+        (Lower("loss", "a", "z"), None),
+        (Lower("other", "a", "b"), None),
+        (BELOW, "mean 0.5"),
+        (TrialShare("loss", "z", "below", 1), None),
+        (Average("loss", "b", "below", 1, per="dim"), "mean 0.312"),
+        (Average("loss", "b", "below", 1), "mean 1.25"),
+        (Average("loss", "z", "below", 1), None),
+        (CHANCE, None),
+        (RATIO, "0.4"),
+        (Ratio("loss", "a", "z", "below", 1.0), None),
+        (FAR, "0.5 against 1.25"),
+        (WITHIN, "0.5 against 1.25"),
+        (ALIKE, "0.5 against 1.25"),
+        (WILDER, None),
+        (Both(BELOW, FAR), "mean 0.5"),
+        (Every((BELOW, CHANCE, LOWER)), "mean 0.5; 0.5 against 1.25"),
+        (GAIN, None),
+        (GainsMore("loss", "b", "a", "b", "b"), "0.75 against 0"),
+    ],
+    ids=str,
+)
+def test_published(predicate, text):
+    assert predicate.published(evidence()) == text
+
+
+# --- Lower ------------------------------------------------------------------------------------
+
+
+def test_lower_holds_by_the_signed_rank_test():
+    a, b = [1, 2, 3, 4, 5, 6], [2, 4, 6, 8, 10, 12]
+    finding = finding_of(LOWER, a=a, b=b)
+    assert finding.holds
+    assert finding.measured == 1.0
+    p = stats.wilcoxon(a, b, alternative="less").pvalue
+    assert finding.why == (
+        f"a averages 3.5, b 7; lower in 6 of 6 trials, one-sided Wilcoxon p = {show(p)}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "share"),
+    [
+        ([2, 4, 6, 8, 10, 12], [1, 2, 3, 4, 5, 6], 0.0),  # the other way round
+        ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6], 0.0),  # equal
+        ([1, 9, 1, 9, 1, 9], [2, 8, 2, 8, 2, 8], 0.5),
+    ],
+    ids=str,
+)
+def test_lower_fails(a, b, share):
+    finding = finding_of(LOWER, a=a, b=b)
+    assert finding.holds is False
+    assert finding.measured == share
+
+
+def test_lower_speaks_of_the_trials_that_both_models_have():
+    a, b = [1, 2, 3, 4, 5, 6, NAN, 8], [2, 4, 6, 8, 10, 12, 1e9, NAN]
+    finding = finding_of(LOWER, a=a, b=b)
+    assert finding == finding_of(LOWER, a=a[:6], b=b[:6])
+    assert finding.holds
+    assert "b 7;" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("a", "holds"),
+    [
+        ([1, 1, 1, 1, 1], True),  # five of five: p = 0.031
+        ([1, 1, 1, 1, 9], None),  # most of them, but not significantly
+        ([1, 1, 1, 9, 9], None),
+        ([1, 1, 9, 9, 9], False),  # at most half
+        ([9, 9, 9, 9, 9], False),
+        ([1, 1, 1, 1], None),  # too few
+    ],
+)
+def test_lower_in_most_trials_decides_nothing(a, holds):
+    values = [value + 0.01 * i for i, value in enumerate(a)]
+    finding = finding_of(LOWER, a=values, b=[5.0] * len(a))
+    assert finding.holds is holds
+    assert finding.sentence.startswith("Undecided") == (holds is None and len(a) >= 5)
+
+
+# --- TrialShare -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("side", "values", "share"),
+    [
+        ("below", [0.0] * 9 + [5], 0.9),
+        ("below", [0.0] * 18 + [5, 5], 0.9),
+        ("below", [0.5], 1.0),
+        ("above", [2.0] * 9 + [0], 0.9),
+        ("above", [INF, 2], 1.0),
+        ("below", [0.0] * 8 + [5, 5], 0.8),
+        ("below", [1.0], 0.0),  # at the bound is not below it
+        ("above", [1.0], 0.0),
+        ("below", [0.0, 0, NAN], 2 / 3),  # a trial without a value is none that does
+        ("below", [NAN, 5, NAN], 0.0),
+        ("above", [NAN, 5, NAN], 1 / 3),
+        ("below", [-INF, INF, 0], 2 / 3),
+    ],
+)
+def test_a_share_of_the_trials(side, values, share):
+    finding = finding_of(TrialShare("loss", "a", side, 1.0, fewest=1), a=values)
+    assert finding.holds is (share >= 0.9)
+    assert finding.measured == pytest.approx(share)
+    k, n = round(share * len(values)), len(values)
+    assert finding.why.lower().startswith(f"{side} 1 in {k} of {n} trials (")
+    assert "wanted in 90%" in finding.why
+
+
+def test_share_states_the_wilson_interval():
+    low, high = stats.binomtest(14, 20).proportion_ci(method="wilson")
+    finding = finding_of(TrialShare("loss", "a", "below", 1, share=0.5), a=[0] * 14 + [2] * 6)
+    assert finding.holds
+    assert f"({low:.0%} to {high:.0%} with 95 % confidence)" in finding.why
+    assert "wanted in 50%; median 0." in finding.why
+
+
+def test_share_says_where_the_trials_lie_that_miss():
+    basins = {"a": ["zero residual", "local minimum", "zero residual", "zero residual", "stalled"]}
+    why = finding_of(BELOW, basins=basins, a=[0, 5, 5, 5, NAN]).why
+    assert why.endswith(
+        "Of the 4 that miss: 2 in the basin of the perfect fit, 1 at a local minimum, 1 stalled."
+    )
+    assert "that miss" not in finding_of(BELOW, basins=basins, a=[0] * 5).why
+    assert "that miss" not in finding_of(BELOW, basins={"a": [""] * 2}, a=[5, 5]).why
+    assert "that miss" not in finding_of(BELOW, basins={"b": ["stalled"]}, a=[5]).why
+
+
+# --- Average and AboveChance ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("side", "bound", "holds"),
+    [
+        ("below", "above all", True),
+        ("below", "inside", None),
+        ("below", "below all", False),
+        ("above", "below all", True),
+        ("above", "inside", None),
+        ("above", "above all", False),
+    ],
+)
+def test_average_is_decided_by_its_whole_interval(side, bound, holds):
+    values = np.array([1.0, 1.5, 2.0, 2.5, 3.0])
+    low, high = stats.t.interval(0.95, 4, values.mean(), stats.sem(values))
+    bound = float({"above all": high + 0.01, "inside": 2.1, "below all": low - 0.01}[bound])
+    finding = finding_of(Average("loss", "a", side, bound), a=values)
+    assert finding.holds is holds
+    assert finding.measured == 2.0
+    assert finding.sentence == (
+        ("Undecided. " if holds is None else "")
+        + f"Mean 2, 95 % interval {show(low)} to {show(high)}; wanted {side} {show(bound)}."
+    )
+
+
+def test_average_in_units_of_a_fact():
+    finding = finding_of(MEAN, a=[2.0] * 5 + [NAN])
+    assert finding.holds
+    assert finding.measured == 0.5
+    assert finding.why.startswith("Mean 0.5 of the ")
+
+
+@pytest.mark.parametrize("predicate", [Average("loss", "a", "below", 1), CHANCE], ids=repr)
+@pytest.mark.parametrize("values", [[0.5], [0.5, NAN]])
+def test_one_trial_claims_no_interval(predicate, values):
+    finding = finding_of(predicate, a=values)
+    assert finding.measured == 0.5
+    assert "95 %" not in finding.why
+    assert "single trial" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("values", "chance", "holds"),
+    [
+        ([0.95, 0.96, 0.96, 0.96, 0.97], [0.5, 0.7], True),
+        ([0.85, 0.86, 0.86, 0.86, 0.87], [0.5, 0.7], False),  # above chance, below the bound
+        ([0.95, 0.96, 0.96, 0.96, 0.97], [0.8, 0.99], False),  # chance reaches the bound too
+        ([0.5, 0.95, 0.95, 1.0, 1.0], [0.1, 0.2], None),  # too uncertain
+        ([1.0] * 5, [1.0, 1.0], False),  # one dimension: nothing to tell apart
+    ],
+    ids=str,
+)
+def test_above_chance(values, chance, holds):
+    finding = finding_of(CHANCE, a=values, facts={"chance": chance})
+    assert finding.holds is holds
+    assert finding.measured == pytest.approx(np.mean(values))
+    assert f"{show(chance[0])} to {show(chance[1])}" in finding.why
+
+
+# --- Ratio and differences --------------------------------------------------------------------
+
+
+def test_a_ratio_is_the_geometric_mean_with_its_interval():
+    a, b = np.array([1.0, 2.0, 4.0, 2.0, 2.0]), np.array([10.0, 10.0, 10.0, 5.0, 20.0])
+    finding = finding_of(RATIO, a=a, b=b)
+    logs = np.log(a / b)
+    assert finding.measured == pytest.approx(stats.gmean(a / b))
+    low, high = stats.t.interval(0.95, 4, logs.mean(), stats.sem(logs))
+    assert f"{show(math.exp(low))} to {show(math.exp(high))}" in finding.why
+    assert finding.holds is bool(math.exp(high) < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("side", "bound", "holds"),
+    [
+        ("below", 0.5, True),
+        ("below", 0.05, False),
+        ("below", 0.2, None),
+        ("above", 0.05, True),
+        ("above", 0.5, False),
+        ("above", 0.2, None),
+    ],
+)
+def test_a_ratio_holds_fails_or_is_undecided_by_its_interval(side, bound, holds):
+    columns = {"a": [1.8, 2.2, 2.0, 1.9, 2.1], "b": [10.0] * 5}
+    assert finding_of(Ratio("loss", "a", "b", side, bound), **columns).holds is holds
+
+
+BASE = 90 + NOISE
+
+
+@pytest.mark.parametrize(
+    ("predicate", "a", "holds"),
+    [
+        (FAR, BASE - 50 + NOISE[::-1], True),
+        (FAR, BASE - 1, False),
+        (FAR, BASE - np.array([0, 60, 5, 55, 0, 45, 10, 20]), None),
+        (WITHIN, BASE + NOISE[::-1], True),
+        (WITHIN, BASE + 2 + NOISE[::-1], False),
+        (WITHIN, BASE - 2 + NOISE[::-1], False),
+        (WITHIN, BASE + 20 * NOISE, None),
+        (WITHIN, BASE + 0.5 + NOISE[::-1], None),
+        (WITHIN, BASE, True),  # equal runs are within any margin
+        (ALIKE, BASE + NOISE[::-1] / 2, True),
+        (ALIKE, BASE + 0.3 + NOISE / 10, False),  # a small but certain difference
+        (ALIKE, BASE + 30 * NOISE, None),  # not significant, but so wild that nothing is shown
+        (WILDER, 90 + 30 * NOISE, True),
+        (WILDER, 90 + NOISE / 30, False),
+        (WILDER, 90 + 1.1 * NOISE, None),
+    ],
+)
+def test_differences(predicate, a, holds):
+    finding = finding_of(predicate, a=a, b=BASE)
+    assert finding.holds is holds
+    assert finding.sentence.startswith("Undecided. ") == (holds is None)
+    wanted = np.std(a) / np.std(BASE) if predicate == WILDER else np.mean(a - BASE)
+    assert finding.measured == pytest.approx(wanted)
+
+
+def test_differences_are_paired():
+    """Trials differ by far more than the models, which differ by just over the bound each time."""
+    b = np.array([20.0, 90, 40, 70, 55])
+    close = Difference("loss", "a", "b", "below", -5.0)
+    assert finding_of(close, a=b - 5.1 + NOISE[:5] / 10, b=b).holds is True
+
+
+def test_trials_without_a_value_are_left_out():
+    a = [40.0, NAN, 41, 42, 40, 41, 39]
+    assert finding_of(FAR, a=a, b=[90.0, 91, NAN, 90, 91, 90, 92]).holds is True
+
+
+def test_a_difference_of_nothing_but_rounding_is_zero():
+    random = np.random.default_rng(0)
+    a = 100 * random.random(7)
+    b = random.permutation(a)
+    assert float(np.mean(a - b)) != 0  # or the test would show nothing
+    for predicate in (FAR, WITHIN):
+        assert finding_of(predicate, a=a, b=b).measured == 0.0
+    assert finding_of(FAR, a=a + 1e-9, b=a).measured == pytest.approx(1e-9, rel=1e-3)
+
+
+# --- GainsMore --------------------------------------------------------------------------------
+
+
+def gains(gain, other, trials=12):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, trials)) * 50  # trials differ far more than models do
+    noise = rng.normal(size=(2, trials)) * 0.1
+    return {"a": a, "a+": a + gain + noise[0], "b": b, "b+": b + other + noise[1]}
+
+
+@pytest.mark.parametrize(
+    ("gain", "other", "holds"), [(2.0, 1.0, True), (1.0, 2.0, False), (1.0, 1.0, None)]
+)
+def test_the_mean_difference_of_two_gains_decides(gain, other, holds):
+    columns = gains(gain, other)
+    finding = finding_of(GAIN, **columns)
+    difference = (columns["a+"] - columns["a"]) - (columns["b+"] - columns["b"])
+    low, high = stats.t.interval(
+        0.95, len(difference) - 1, difference.mean(), stats.sem(difference)
+    )
+    assert finding.holds is holds
+    assert finding.measured == pytest.approx(difference.mean())
+    assert (low > 0) == (holds is True)
+    assert (high <= 0) == (holds is False)
+    assert "a+ gains" in finding.why
+    assert finding.sentence.startswith("Undecided. ") == (holds is None)
+
+
+def test_gains_leave_out_trials_without_a_number():
+    columns = gains(2.0, 1.0)
+    whole = finding_of(GAIN, **{name: values[1:] for name, values in columns.items()})
+    columns["b"][0] = NAN
+    assert finding_of(GAIN, **columns) == whole
+
+
+# --- Both and Every ---------------------------------------------------------------------------
+
+HOLDS = TrialShare("loss", "a", "below", 1)
+FAILS = TrialShare("loss", "b", "below", 1)
+
+
+@pytest.mark.parametrize("first", [HOLDS, FAILS], ids=["holds", "fails"])
+@pytest.mark.parametrize("second", [HOLDS, FAILS], ids=["holds", "fails"])
+@pytest.mark.parametrize("negated", [False, True])
+def test_both(first, second, negated):
+    given = evidence(a=[0.0] * 5, b=[2.0] * 5)
+    finding = Both(first, second, negated=negated).judge(given)
+    a, b = first.judge(given), second.judge(given)
+    holds = a.holds and b.holds is not negated
+    assert finding == Finding(holds, a.measured, f"{a.why} {b.why}")
+
+
+def test_both_undecided_where_one_is():
+    sure = TrialShare("loss", "a", "below", 10, fewest=1)
+    wrong = TrialShare("loss", "a", "above", 10, fewest=1)
+    columns = {"a": [1, 2], "b": [3, 4]}
+    assert finding_of(sure, **columns).holds is True
+    assert finding_of(Both(LOWER, wrong), **columns).holds is False
+    assert finding_of(Both(LOWER, sure), **columns).holds is None
+    assert finding_of(Both(sure, LOWER, negated=True), **columns).holds is None
+
+
+def test_every():
+    both = Every((Average("loss", "a", "above", 90.0), Average("loss", "b", "above", 90.0)))
+    good, bad, wild = 95 + NOISE, 50 + NOISE, 90 + 100 * NOISE
+    assert finding_of(both, a=good, b=good).holds is True
+    assert finding_of(both, a=good, b=bad).holds is False
+    unclear = finding_of(both, a=good, b=wild)
+    assert unclear.holds is None
+    assert unclear.sentence.startswith("Undecided. a: mean 95")
+    assert unclear.sentence.count("Undecided") == 1
+    few = finding_of(both, a=good[:3], b=good)
+    assert few.sentence.startswith("Too few trials to tell. a: mean")
+    half = finding_of(both, a=good)
+    assert (half.holds, half.measured) == (None, 0.5)
+    assert "1 of 2 parts have no numbers here" in half.why
+    assert finding_of(both, a=bad).holds is False
+
+
+# --- Judging a table --------------------------------------------------------------------------
+
+CLAIM = Claim("low", "It is low.", BELOW, "x")
+
+
+def ledger(claims, given, variants=("",)):
+    return judge(claims, given, study="toy", variants=variants, sources={"x": "A paper"})
+
+
+def test_a_verdict_is_never_typed():
+    assert "verdict" not in Claim.__struct_fields__
+    assert "measured" not in Claim.__struct_fields__
+
+
+def test_a_judgement():
+    (line,) = ledger([CLAIM], evidence(a=[0.5] * 6))
+    assert "6 of 6" in line.why
+    assert line == Judgement(
+        id="toy/low",
+        source="A paper",
+        statement="It is low.",
+        data="",
+        published="mean 0.5",
+        measured=1.0,
+        verdict="holds",
+        why=line.why,
+    )
+
+
+def test_each_claim_is_put_to_each_variant_and_those_about_the_run_come_last():
+    trials = {(v, "a", "loss"): np.full(6, level) for v, level in (("raw", 0.5), ("even", 2.0))}
+    given = Evidence(trials, {}, lambda *_: None)
+    across = msgspec.structs.replace(
+        CLAIM, key="across", each=False, predicate=Lower("loss", "a (raw)", "a (even)")
+    )
+    only = msgspec.structs.replace(CLAIM, key="only", on=("raw",))
+    absent = msgspec.structs.replace(CLAIM, key="absent", only=("b",))
+    lines = ledger([across, CLAIM, only, absent], given, ("raw", "even"))
+    assert [(line.id, line.data, line.verdict) for line in lines] == [
+        ("toy/low/raw", "raw", "holds"),
+        ("toy/only/raw", "raw", "holds"),
+        ("toy/low/even", "even", "fails"),
+        ("toy/across", "", "holds"),
+    ]
+
+
+def test_nothing_is_published_about_our_own_claims():
+    (line,) = ledger([msgspec.structs.replace(CLAIM, source="here")], evidence(a=[0.5] * 6))
+    assert line.published is None
+
+
+def test_needs_that_are_not_met_say_which():
+    claim = msgspec.structs.replace(CLAIM, needs={"solver": "newton"})
+    (line,) = ledger([claim], evidence(a=[0.5] * 6, facts={"solver": "adam"}))
+    assert (line.verdict, line.measured) == ("not measured", None)
+    assert line.why == "Needs a run with solver newton."
+    assert line.published == "mean 0.5"
+    (line,) = ledger([claim], evidence(a=[0.5] * 6, facts={"solver": "newton"}))
+    assert line.verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    "columns", [{"b": [1] * 6}, {"a": [NAN] * 6}], ids=["not run", "no number"]
+)
+def test_no_numbers(columns):
+    (line,) = ledger([CLAIM], evidence(**columns))
+    assert (line.verdict, line.measured) == ("not measured", None)
+    assert line.why == "This run has no numbers for it."
+
+
+# --- The tables of the studies ----------------------------------------------------------------
+
+
+def simple(predicate):
+    """Return the simple predicates that a predicate is made of."""
+    if isinstance(predicate, Both):
+        return [*simple(predicate.first), *simple(predicate.second)]
+    if isinstance(predicate, Every):
+        return [part for one in predicate.parts for part in simple(one)]
+    return [predicate]
+
+
+@pytest.fixture
+def full(study):
+    """The full protocol of a study, whose claims may be about all of its models and data."""
+    return load_study(study), load_study(study).config.with_defaults(published=True)
+
+
+EVIDENCE = {"perturbation": {"lost"}}
+"""Metrics that a study computes for its claims alone."""
+
+
+def test_statements_are_sentences_about_metrics_of_the_study(full):
+    study, config = full
+    known = {*study.metrics, *EVIDENCE.get(study.name, ())}
+    for claim in study.claims_of(config):
+        assert claim.statement.endswith(".")
+        assert claim.source in SOURCES
+        for part in simple(claim.predicate):
+            assert part.metric in known
+
+
+def test_numbers_decide_and_their_lack_does_not(full, finished):
+    """With one number everywhere no claim is unheard of; with none, none is decided."""
+    study, config = full
+    facts = finished(study.name).summary["facts"]
+    variants = study.asked or tuple(map(variant_name, study.variants(config)))
+    names = {
+        (variant, getattr(part, field))
+        for claim in study.claims_of(config)
+        for part in simple(claim.predicate)
+        for field in ("model", "than", "base", "than_base")
+        if hasattr(part, field)
+        for variant in (variants if claim.each else ("",))
+    }
+    for trials, value in ((0, 0.5), (1, 0.5), (6, NAN)):
+        given = Evidence(
+            {(*name, m): np.full(trials, value) for name in names for m in study.metrics},
+            facts,
+            lambda metric, model, variant: None,
+        )
+        lines = judge(
+            study.claims_of(config), given, study=study.name, variants=variants, sources=SOURCES
+        )
+        for line in lines:
+            is_a_text(line.why)
+            if trials != 1:
+                assert line.verdict == "not measured"
+            else:
+                assert line.measured is None or math.isfinite(line.measured)
+
+
+def test_the_config_of_a_small_run_gives_claims(study):
+    assert load_study(study).claims_of(config_of(study))

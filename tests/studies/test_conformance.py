@@ -1,0 +1,412 @@
+"""What every study must do alike: start, refuse, record, resume, and not depend on executors."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+from filelock import FileLock
+from safetensors.numpy import load_file
+from small_runs import SMALL, Watcher, config_of, go_on, make_run
+
+from mahalens.errors import InputError, Interrupted, RunFolderError
+from mahalens.studies.folder import RunConfig, RunFolder
+from mahalens.studies.registry import STUDIES, load_study
+from mahalens.studies.run import execute, start
+from mahalens.studies.study import SOURCES, variant_name
+
+VERDICTS = {"holds", "fails", "undecided", "not measured"}
+
+
+def test_there_is_a_small_run_of_every_study():
+    assert set(SMALL) == set(STUDIES)
+
+
+# --- Records ----------------------------------------------------------------------------------
+
+
+def test_config_tells_everything_needed_to_run_again(study, finished):
+    config = finished(study).config
+    keys = {"study", "mahalens", "torch", "python", "created", "seed", "device", "threads"}
+    keys |= {"engine", "protocol", "scaled", "command", "options", "inputs", "checksum"}
+    assert set(config) == keys
+    assert config["study"] == study
+    assert (config["protocol"] == "scaled") == bool(config["scaled"])
+    kind = load_study(study).config
+    assert msgspec.convert(config["options"], kind) == config_of(study)
+
+
+def test_trials_have_one_row_per_trial_and_model_and_one_column_per_metric(study, finished):
+    run, value = finished(study), load_study(study)
+    by = [value.variant] if value.variant else []
+    columns = list(run.trials[0])
+    fixed = ["model", *by, "trial", "status", *value.columns]
+    assert columns[: len(fixed)] == fixed
+    assert set(columns[len(fixed) :]) <= set(value.metrics)
+    keys = [(row["model"], *(row[name] for name in by), row["trial"]) for row in run.trials]
+    assert len(set(keys)) == len(keys)
+    for row in run.trials:
+        assert all(
+            cell == "" or math.isfinite(float(cell)) for cell in list(row.values())[len(fixed) :]
+        )
+
+
+def test_summary_rows_are_those_of_the_trials(study, finished):
+    run, value = finished(study), load_study(study)
+    for row in run.summary["rows"]:
+        own = [
+            float(trial[row["metric"]])
+            for trial in run.of(row["model"])
+            if not value.variant or trial[value.variant] == row["group"][value.variant]
+            if trial[row["metric"]]
+        ]
+        assert row["n"] == len(own)
+        if own:
+            assert row["mean"] == pytest.approx(np.mean(own), rel=1e-12)
+            assert (row["min"], row["max"]) == (min(own), max(own))
+            assert row["best"] is None or row["best"] in own
+        if len(own) > 1:
+            assert row["std"] == pytest.approx(np.std(own, ddof=1), rel=1e-9, abs=1e-300)
+            low, high = row["ci95"]
+            assert low <= row["mean"] <= high
+
+
+def test_outcomes_are_those_of_the_trials(study, finished):
+    run, value = finished(study), load_study(study)
+    for outcome in run.summary["outcomes"]:
+        own = [
+            trial["status"]
+            for trial in run.of(outcome["model"])
+            if not value.variant or trial[value.variant] == outcome["group"][value.variant]
+        ]
+        assert outcome["trials"] == len(own)
+        assert outcome["statuses"] == {status: own.count(status) for status in own}
+        assert outcome["non_finite"] == [
+            t for t, status in enumerate(own) if status == "non-finite"
+        ]
+
+
+def test_claims_have_a_verdict_and_their_variant(study, finished):
+    run, value = finished(study), load_study(study)
+    assert run.summary["claims"]
+    ids = [claim["id"] for claim in run.summary["claims"]]
+    assert len(set(ids)) == len(ids)
+    asked = value.asked or [variant_name(v) for v in value.variants(config_of(study))]
+    for claim in run.summary["claims"]:
+        keys = {"id", "source", "statement", "data", "published", "measured", "verdict", "why"}
+        assert set(claim) == keys
+        assert claim["verdict"] in VERDICTS
+        assert claim["source"] in SOURCES.values()
+        assert claim["id"].startswith(f"{study}/")
+        assert claim["statement"].endswith(".")
+        assert claim["data"] in ("", *asked)
+        assert not claim["data"] or claim["id"].endswith(f"/{claim['data']}")
+
+
+def test_weights_have_a_row_for_every_trial(study, finished):
+    run = finished(study)
+    for file in (run.path / "weights").glob("*.safetensors"):
+        for name, array in load_file(file).items():
+            trials = config_of(study).trials
+            assert len(array) == (1 if file.stem == "ground-truth" else trials), (file, name)
+
+
+def test_nothing_is_left_that_only_an_unfinished_run_needs(study, finished):
+    run = finished(study)
+    assert not (run.path / "checkpoints").exists()
+    assert not list(run.path.rglob("*.tmp"))
+    assert run.watcher.shares[-1] == 100
+    assert run.watcher.shares == sorted(run.watcher.shares)
+
+
+def test_published_values_stand_beside_measured_ones(study, finished):
+    value, config = load_study(study), config_of(study)
+    for row in finished(study).summary["rows"]:
+        variant = row["group"].get(value.variant, "") if value.variant else ""
+        published = value.published(config, row["metric"], row["model"], variant)
+        assert row["published"] == (None if published is None else published.mean)
+
+
+# --- Options ----------------------------------------------------------------------------------
+
+
+def test_the_published_protocol_deviates_in_nothing(study):
+    config = load_study(study).config.with_defaults(published=True)
+    assert config.deviations() == []
+
+
+def test_published_refuses_what_it_fixes(study):
+    kind = load_study(study).config
+    for name, option in kind.options().items():
+        if option.fixed is True:
+            with pytest.raises(InputError, match=f"--published with --{name.replace('_', '-')}"):
+                kind.with_defaults(published=True, **{name: 3})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "--trials 0: give a whole number of at least 1"),
+        ({"seed": -1}, "--seed -1: give a whole number of at least 0"),
+        ({"trials": 10**13}, "--trials 10000000000000: give a whole number of at most"),
+    ],
+)
+def test_numbers_that_are_refused(study, options, message):
+    with pytest.raises(InputError, match=message):
+        config_of(study, **options)
+
+
+def test_models_that_are_refused(study):
+    option = "methods" if study == "ellipsoids" else "models"
+    known = config_of(study)
+    first = getattr(known, option)[0]
+    for names, message in (
+        (("no-such-model",), f"--{option} no-such-model: unknown"),
+        ((first, first), f"{option}.*twice|unknown"),
+        ((), f"--{option} is empty|without models"),
+    ):
+        if study in ("representation", "perturbation") and names == (first, first):
+            continue  # a family may name a model again
+        with pytest.raises(InputError, match=message):
+            config_of(study, **{option: names})
+
+
+def test_every_option_explains_itself(study):
+    value = load_study(study)
+    for name, option in value.config.options().items():
+        if option.flag:
+            assert option.help.endswith("."), name
+            assert option.help[0].isupper(), name
+    assert value.question.endswith("?")
+    assert value.source in SOURCES
+    for metric in value.metrics.values():
+        assert metric.explanation.endswith(".")
+    assert set(value.shown) <= set(value.metrics)
+    assert set(value.tested) <= set(value.metrics)
+
+
+@pytest.mark.slow
+def test_studies_load_without_torch():
+    program = (
+        "import sys\n"
+        "from mahalens.studies.registry import STUDIES, load_study\n"
+        "studies = [load_study(name) for name in STUDIES]\n"
+        "[study.config.options() for study in studies]\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+# --- Folders ----------------------------------------------------------------------------------
+
+
+def test_start_writes_nothing_before_everything_is_checked(tmp_path):
+    value = load_study("hybrid")
+    config = config_of("hybrid", data=("no-such-file.npz",))
+    with pytest.raises(InputError):
+        start(value, config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_are_taken(tmp_path, finished):
+    value, config = load_study("gaussian"), config_of("gaussian")
+    done = finished("gaussian").path
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        start(value, config, done)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="already holds other files"):
+        start(value, config, tmp_path)
+    with (
+        start(value, config, tmp_path / "run"),
+        pytest.raises(RunFolderError, match="another process"),
+    ):
+        RunFolder.open(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"executor": "moon"}, "--executor moon: unknown; give processes or dask"),
+        ({"workers": 0}, "--workers 0: give a whole number from 1 to 1000"),
+        ({"scheduler": "tcp://x:1"}, "--scheduler without --executor dask"),
+        ({"executor": "dask", "workers": 2}, "--workers with --executor dask"),
+    ],
+)
+def test_ways_to_compute_that_are_refused(tmp_path, how, message):
+    with pytest.raises(InputError, match=message):
+        start(load_study("hybrid"), config_of("hybrid"), tmp_path / "run", **how)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_here(tmp_path):
+    with pytest.raises(InputError, match="--device nowhere: cannot be used here"):
+        start(load_study("hybrid"), config_of("hybrid", device="nowhere"), tmp_path / "run")
+
+
+# --- Resuming ---------------------------------------------------------------------------------
+
+
+class Impatient:
+    """Wants to stop when it has been asked some times."""
+
+    def __init__(self, patience):
+        self.left = patience
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def stop_after(path, jobs):
+    """Want to stop when so many jobs have a result."""
+    return lambda: len(list((path / "checkpoints").glob("*[0-9].safetensors"))) >= jobs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patience", [0, 1, 3])
+def test_stopped_and_resumed_is_as_never_stopped(study, finished, tmp_path, patience):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        make_run(study, path, Impatient(patience))
+    assert not (path / "summary.json").exists()
+    run = go_on(path, workers=1)
+    assert run.numbers() == finished(study).numbers()
+
+
+def test_a_finished_part_is_not_computed_again(finished, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        make_run("transfer", path, stop_after(path, 2))
+    done = {file.name: file.stat().st_mtime_ns for file in (path / "checkpoints").iterdir()}
+    assert done
+    with pytest.raises(Interrupted):
+        go_on(path, stop_after(path, 3), workers=1)
+    for name, moment in done.items():
+        assert (path / "checkpoints" / name).stat().st_mtime_ns == moment
+    assert go_on(path, workers=1).numbers() == finished("transfer").numbers()
+
+
+@pytest.mark.slow
+def test_processes_give_the_numbers_of_one(study, finished, tmp_path):
+    run = make_run(study, tmp_path / "run", how={"workers": 2})
+    assert run.numbers() == finished(study).numbers()
+
+
+@pytest.mark.slow
+def test_dask_gives_the_numbers_of_one(study, finished, tmp_path):
+    run = make_run(study, tmp_path / "run", how={"workers": None, "executor": "dask"})
+    assert run.numbers() == finished(study).numbers()
+
+
+@pytest.mark.slow
+def test_a_trial_does_not_depend_on_the_number_of_trials(study, finished, tmp_path):
+    alone = make_run(study, tmp_path / "run", trials=1)
+    first = [row for row in finished(study).numbers()[0]["trials.csv"] if row["trial"] == "0"]
+    rows = alone.numbers()[0]["trials.csv"]
+    if study != "ellipsoids":
+        assert rows == first
+        return
+    # All points are sought in one product, whose float32 rounding depends on its size.
+    for row, other in zip(rows, first, strict=True):
+        assert row["model"] == other["model"]
+        for name in ("final_error", "residual", "distance_error"):
+            assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["cut", "other-run", "other-name"])
+def test_results_that_are_damaged_or_of_others_are_refused(tmp_path, damage):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        make_run("transfer", path, stop_after(path, 1))
+    files = sorted((path / "checkpoints").glob("*.safetensors"))
+    if damage == "cut":
+        files[0].write_bytes(files[0].read_bytes()[:-9])
+    elif damage == "other-name":
+        files[0].rename(files[0].with_name("wine-knn-0000.safetensors"))
+    else:
+        with pytest.raises(Interrupted):
+            make_run("transfer", tmp_path / "other", stop_after(tmp_path / "other", 1), seed=7)
+        files[0].write_bytes((tmp_path / "other" / "checkpoints" / files[0].name).read_bytes())
+    with pytest.raises(RunFolderError, match="delete it to compute this part again"):
+        go_on(path, workers=1)
+
+
+def test_data_that_changed_since_the_run_began_are_refused(tmp_path):
+    file = tmp_path / "mine.npz"
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)), np.arange(60) % 3
+    np.savez(file, x=x, y=y)
+    with pytest.raises(Interrupted):
+        make_run("hybrid", tmp_path / "run", Impatient(0), data=(str(file),))
+    np.savez(file, x=x + 1, y=y)
+    with pytest.raises(RunFolderError, match="has changed since the run began"):
+        go_on(tmp_path / "run", workers=1)
+
+
+def test_other_versions_are_named(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        make_run("hybrid", path, Impatient(0))
+    config = json.loads((path / "config.json").read_text())
+    config["torch"] = "0.0.1"
+    (path / "config.json").write_text(json.dumps(config))
+    run = go_on(path, workers=1)
+    assert any("begun with torch 0.0.1" in note for note in run.watcher.notes)
+
+
+def test_options_that_were_tampered_with_are_refused(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        make_run("hybrid", path, Impatient(0))
+    config = json.loads((path / "config.json").read_text())
+    config["options"]["epochs"] = 3
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunFolderError, match="its checksum does not fit"):
+        go_on(path, workers=1)
+
+
+@pytest.mark.slow
+def test_a_budget_shortens_a_run(tmp_path):
+    value = load_study("hybrid")
+    config = config_of("hybrid", epochs=100_000, trials=20, budget=25.0)
+    with start(value, config, tmp_path / "run") as folder:
+        cut = folder.options(value.config)
+    assert cut.trials == 5
+    assert cut.epochs < config.epochs
+    assert "budget of 25 s: trials cut from 20 to 5" in folder.config.scaled[-1]
+
+
+def test_a_budget_that_is_too_small(tmp_path):
+    with pytest.raises(InputError, match="--budget of 1 s: the shortest run takes about"):
+        start(load_study("hybrid"), config_of("hybrid", budget=1.0), tmp_path / "run")
+
+
+def test_tensorboard_files(tmp_path):
+    run = make_run("hybrid", tmp_path / "run", tensorboard=True)
+    folders = sorted(folder.name for folder in (run.path / "tensorboard").iterdir())
+    assert folders == sorted(f"iris-{model}" for model in SMALL["hybrid"]["models"])
+
+
+def test_watchers_hear_of_the_data(finished):
+    assert any(
+        note.startswith("data: iris, 105 training") for note in finished("hybrid").watcher.notes
+    )
+
+
+def test_runs_of_earlier_options_can_be_read(tmp_path, finished):
+    run = finished("representation")
+    config = json.loads((run.path / "config.json").read_text())
+    config["options"]["pixels"] = ["normalized", "raw"]
+    config["options"]["engine"] = "local"
+    folder = RunFolder(tmp_path, msgspec.convert(config, RunConfig), FileLock(tmp_path / "lock"))
+    assert folder.options(load_study("representation").config) == config_of("representation")
+
+
+def test_a_folder_of_another_study_is_refused(finished):
+    with RunFolder.open(finished("gaussian").path) as folder, pytest.raises(RunFolderError):
+        execute(load_study("hybrid"), folder, Watcher())

@@ -1,0 +1,501 @@
+"""The representation study and the networks it shares: against plain PyTorch, and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from scipy import stats
+from small_runs import config_of, make_run
+from torch import nn
+
+from mahalens.data import LabelledData
+from mahalens.errors import InputError, Interrupted
+from mahalens.nn import Abs, Chain, Neg, OffsetL2, PointSlope
+from mahalens.studies import networks as of
+from mahalens.studies.representation import (
+    FAMILIES,
+    LONG_EPOCHS,
+    MODELS,
+    OFFSET_L2,
+    PRIMARY,
+    STUDY,
+    RepresentationConfig,
+    choose_models,
+    measure,
+    published_value,
+    text_of,
+)
+from mahalens.studies.run import Context, start
+from mahalens.studies.study import Job
+from mahalens.train import TrialStack, stack
+from mahalens.train.compiled import why_not
+
+HIDDEN = 12
+make = RepresentationConfig.with_defaults
+
+# --- Models and options -----------------------------------------------------------------------
+
+TABLE_1 = {
+    "abs": [nn.Linear, Abs, nn.Linear],
+    "relu": [nn.Linear, nn.ReLU, nn.Linear],
+    "abs2": [nn.Linear, Abs, nn.Linear, Abs],
+    "abs2-neg": [nn.Linear, Abs, nn.Linear, Abs, Neg],
+    "relu2": [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU],
+    "relu2-neg": [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, Neg],
+}
+WITH_L2 = {
+    "relu-l2": [nn.Linear, nn.ReLU, OffsetL2],
+    "relu-l2-neg": [nn.Linear, nn.ReLU, OffsetL2, Neg],
+    "abs-l2": [nn.Linear, Abs, OffsetL2],
+    "abs-l2-neg": [nn.Linear, Abs, OffsetL2, Neg],
+    "linear-l2": [nn.Linear, OffsetL2],
+    "linear-l2-neg": [nn.Linear, OffsetL2, Neg],
+}
+
+
+def parts_of(model):
+    """Return the layers that a model should have, by the tables of the paper."""
+    bare, _, added = model.rpartition("-")
+    if added not in ("bias", "code", "point"):
+        return {**TABLE_1, **WITH_L2}[model]
+    parts = list({**TABLE_1, **WITH_L2}[bare])
+    if added == "point":
+        parts[2] = PointSlope
+    return parts
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_is_that_of_the_tables(model):
+    network = Chain.parse(text_of(model, 3, 4), inputs=6).build()
+    assert [type(part) for part in network] == parts_of(model)
+    assert (network[0].in_features, network[0].out_features) == (6, 4)
+    (output,) = [part for part in network[1:] if list(part.parameters())]
+    if isinstance(output, nn.Linear):
+        assert (output.bias is not None) == model.endswith("-bias")
+    if isinstance(output, OffsetL2):
+        assert output.variant == ("published-code" if "code" in model else "paper")
+    x = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    out = network(x)
+    assert out.shape == (20, 3)
+    if "-neg" in model:
+        assert (out <= 0).all()
+    elif "2" in model:  # relu2, abs2 and all l2
+        assert (out >= 0).all()
+    else:
+        assert (out < 0).any()
+
+
+BIASED = FAMILIES["biased"]
+
+
+@pytest.mark.parametrize(
+    ("names", "bias", "wanted"),
+    [
+        (("relu", "abs"), None, ("relu", "abs")),
+        (("abs", "relu"), None, ("relu", "abs")),
+        (("relu-bias",), None, ("relu-bias",)),
+        (("relu",), "yes", ("relu-bias",)),
+        (("relu-bias",), "no", ("relu",)),
+        (("relu",), "both", ("relu", "relu-bias")),
+        (("abs-l2",), "yes", ("abs-l2",)),
+        (("relu", "relu"), None, ("relu",)),
+        (("offset-l2",), None, OFFSET_L2),
+        (("published-code",), "both", FAMILIES["published-code"]),
+        (("all",), "both", set(MODELS)),
+        (("all",), "no", set(MODELS) - set(BIASED)),
+        (("all",), "yes", set(MODELS) - set(PRIMARY)),
+    ],
+)
+def test_models_are_chosen_by_name_family_and_bias(names, bias, wanted):
+    chosen = choose_models(names, bias)
+    assert (set(chosen) if isinstance(wanted, set) else chosen) == wanted
+
+
+def test_defaults_are_the_published_protocol_on_digits():
+    config = make()
+    assert (config.pixels, config.epochs, config.trials) == (("normalised", "raw"), 5_000, 20)
+    assert (config.hidden, config.learning_rate, config.group) == (128, 1e-3, 20)
+    assert set(config.models) == set(MODELS)
+    assert config.deviations() == ["data: digits instead of mnist"]
+    assert make(published=True, epochs=LONG_EPOCHS).deviations() == []
+    assert make(executor="dask").group == 5  # groups of a cluster are small
+    assert make(executor="dask", trials=3).group == 3
+    assert make(executor="dask", group=7).group == 7
+    fewer = make(data="mnist", trials=5, epochs=1500, train_size=5000, models=("relu", "abs"))
+    assert set(fewer.deviations()) == {
+        "training samples: at most 5,000 instead of all",
+        "epochs: 1,500 instead of 5,000",
+        "trials: 5 instead of 20",
+        "models: without relu2, abs2, relu2-neg, abs2-neg",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "--epochs 0: give"),
+        ({"train_size": 1}, "--train-size 1: give"),
+        ({"pixels": "grey"}, "--pixels grey: unknown; give normalised, raw"),
+        ({"bias": "maybe"}, "--bias maybe: give no, yes or both"),
+        ({"models": ("relu3",)}, "--models relu3: unknown model; give all, primary"),
+        ({"nodes": (128,)}, "--nodes 128: give whole numbers of at most 127"),
+        ({"published": True, "epochs": 7}, "--published with --epochs 7"),
+        ({"published": True, "data": "fashion-mnist"}, "--published with --data fashion-mnist"),
+        ({"group": 0}, "--group 0: give"),
+    ],
+)
+def test_options_that_are_refused(options, message):
+    with pytest.raises(InputError) as caught:
+        make(**options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_size": 2000}, "--train-size 2000: digits has 1,437 training samples"),
+        ({"train_size": 5}, "--train-size 5: digits has 1,437 training samples of 10 classes"),
+        ({"data": "nosuch"}, "nosuch"),
+        ({"data": "flat.npz", "train_size": None}, "all pixels are equal"),
+    ],
+)
+def test_data_that_are_refused(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    np.savez("flat.npz", x=np.full((30, 4), 7.0), y=np.arange(30) % 3)
+    with pytest.raises(InputError, match=message):
+        start(STUDY, config_of("representation", **options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_published_values_are_those_of_the_right_table():
+    def mean(model, epochs=5000, data="mnist"):
+        value = published_value("test_accuracy", model, data, epochs)
+        return None if value is None else value.mean
+
+    assert mean("relu2") == mean("relu2", 1500) == 47.20
+    assert mean("relu2-bias") == 39.94
+    assert mean("relu2-bias", LONG_EPOCHS) == 56.31
+    assert mean("relu2-neg", LONG_EPOCHS) == 96.46
+    assert mean("abs-l2") == mean("abs-l2-code") == 97.61
+    assert mean("linear-l2") is mean("relu-point") is mean("relu", data="digits") is None
+    assert published_value("dead_outputs", "relu2", "mnist", 5000).mean == 33.0
+
+
+# --- Training ---------------------------------------------------------------------------------
+
+
+def blobs(name="blobs", largest=4.0, samples=60):
+    generator = torch.Generator().manual_seed(5)
+    y = torch.arange(samples) % 3
+    x = torch.randn(samples, 6, generator=generator) + 2 * torch.eye(3, 6)[y]
+    return LabelledData(name, x, y, x[:21] + 0.1, y[:21], None, largest, "drawn")
+
+
+def small(**options):
+    wanted = {"epochs": 15, "train_size": 90, "hidden": HIDDEN, "learning_rate": 1e-3, **options}
+    return config_of("representation", **wanted)
+
+
+def chain_of(model, data):
+    return Chain.parse(text_of(model, data.classes, HIDDEN), inputs=data.inputs)
+
+
+def starts(model, data, trials=2):
+    return of.start_of(chain_of(model, data), 0, range(trials))
+
+
+@pytest.mark.parametrize(
+    "model", ["relu", "abs2-neg-bias", "relu-l2", "abs-l2-neg-code", "relu2-point"]
+)
+@pytest.mark.parametrize("pixels", ["normalised", "raw"])
+def test_trials_are_trained_as_plain_networks_one_by_one(model, pixels):
+    config = small(models=(model,))
+    measures = measure(config, Job(pixels, model, 1, 2), Context())[model]
+    data = of.training_data("digits", 90, 0)
+    x, test_x = of.pixel_inputs(data, pixels)
+    for place, trial in enumerate((1, 2)):
+        torch.manual_seed(of.seed_of_trial(0, trial))
+        network = chain_of(model, data).build()
+        descent = torch.optim.SGD(network.parameters(), lr=1e-3)
+        for _ in range(15):
+            descent.zero_grad()
+            loss = nn.functional.cross_entropy(network(x), data.y)
+            loss.backward()
+            descent.step()
+        for name, plain in network.state_dict().items():
+            torch.testing.assert_close(measures.weights[name][place], plain, rtol=2e-4, atol=2e-5)
+        assert measures.values("train_loss")[place] == pytest.approx(loss.item(), rel=1e-4)
+        with torch.no_grad():
+            right = (network(test_x).argmax(1) == data.test_y).double().mean()
+        assert abs(measures.values("test_accuracy")[place] - 100 * float(right)) <= 1.0
+
+
+def test_trial_i_of_every_model_starts_from_the_same_first_layer():
+    tensors = [starts(model, blobs(), 3).tensors() for model in MODELS]
+    for start_ in tensors[1:]:
+        assert torch.equal(start_["0.weight"], tensors[0]["0.weight"])
+        assert torch.equal(start_["0.bias"], tensors[0]["0.bias"])
+    assert not torch.equal(tensors[0]["0.weight"][0], tensors[0]["0.weight"][1])
+
+
+def test_a_trial_does_not_depend_on_its_group():
+    config = small(models=("relu2",), trials=5)
+    whole = measure(config, Job("raw", "relu2", 0, 5), Context())["relu2"]
+    part = measure(config, Job("raw", "relu2", 3, 2), Context())["relu2"]
+    for name, values in {**whole.metrics, **whole.weights, **whole.trial_plots}.items():
+        own = {**part.metrics, **part.weights, **part.trial_plots}[name]
+        torch.testing.assert_close(values[3:], own, rtol=0, atol=0, equal_nan=True)
+
+
+def test_measuring_can_be_stopped():
+    with pytest.raises(Interrupted):
+        measure(small(), Job("raw", "relu", 0, 2), Context(stop=lambda: True))
+
+
+def test_measured_epochs_have_the_ends_and_the_last_tenth():
+    for epochs in (1, 2, 7, 100, 5000, 50_000):
+        chosen = of.measured_epochs(epochs)
+        assert (chosen[0], chosen[-1]) == (0, epochs)
+        assert chosen == sorted(set(chosen))
+        assert epochs - max(1, epochs // 10) in chosen
+    assert len(of.measured_epochs(50_000)) < 40
+
+
+def test_pixels_are_normalised_over_the_data_set():
+    data = of.training_data("digits", 90, 0)
+    x, test_x = of.pixel_inputs(data, "normalised")
+    assert float(x.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(x.std(correction=0)) == pytest.approx(1, abs=1e-5)
+    raw, _ = of.pixel_inputs(data, "raw")
+    assert torch.equal(raw, data.x)
+    slope = (x.max() - x.min()) / (raw.max() - raw.min())
+    torch.testing.assert_close(test_x - x.min(), (data.test_x - raw.min()) * slope)
+    mnist = blobs("mnist", 255.0)  # by the published numbers
+    x, _ = of.pixel_inputs(mnist, "normalised")
+    torch.testing.assert_close(x, (mnist.x / 255 - 0.1307) / 0.3081)
+
+
+# --- Reading ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["relu2", "abs2-neg", "relu-l2-neg", "linear-l2", "abs-point"])
+@torch.no_grad()
+def test_readings_equal_plain_loops(model):
+    data = blobs()
+    trials = starts(model, data)
+    reading = of.Reading(trials, data.x, data.y, 3)
+    positions = reading.positions(trials)
+    for trial in range(2):
+        network = trials[trial]
+        place = [i for i, part in enumerate(network) if list(part.parameters())][-1]
+        hidden, output = network[:place](data.x), network(data.x)
+        score = network[: place + 1](data.x)
+        right = 100 * float((output.argmax(1) == data.y).double().mean())
+        assert float(reading.accuracy[trial]) == pytest.approx(right)
+        for unit in range(3):
+            active = int((output[:, unit].abs() > 1e-6).sum())
+            assert int(reading.active_outputs[trial, unit]) == active
+        for unit in range(HIDDEN):
+            active = int((hidden[:, unit].abs() > 1e-6).sum())
+            assert int(reading.active_hidden[trial, unit]) == active
+        assert int(reading.silent[trial]) == int((output.abs() <= 1e-6).all(1).sum())
+        top = network[place].double()
+        for c in range(3):
+            spread = float(score[:, c].double().std(correction=0))
+            for j in range(3):
+                centre = hidden[data.y == j].double().mean(0)
+                wanted = abs(float(top(centre[None])[0, c])) / spread
+                assert float(positions[trial, c, j]) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_dead_and_rare_units_are_counted_at_each_threshold():
+    """100 samples; units active on 0, 1, 4, 5 and all of them."""
+    x = torch.zeros(100, 5)
+    for unit, count in enumerate([0, 1, 4, 5, 100]):
+        x[:count, unit] = 1.0
+    network = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5, bias=False), nn.ReLU())
+    with torch.no_grad():
+        for part in (network[0], network[2]):
+            part.weight.copy_(torch.eye(5))
+        network[0].bias.zero_()
+    reading = of.Reading(stack([network]), x, torch.arange(100) % 5, 5)
+    wanted = {"dead": 20.0, "rare1": 20.0, "rare5": 60.0}
+    assert {name: float(share) for name, share in reading.activity().items()} == {
+        f"{kind}_{place}": share
+        for place in ("outputs", "hidden")
+        for kind, share in wanted.items()
+    }
+
+
+def test_dead_outputs_before_training_are_those_of_the_starting_weights():
+    config = small(models=("relu2",), trials=12, train_size=20)
+    dead_start = measure(config, Job("raw", "relu2", 0, 12), Context())["relu2"].metrics
+    data = of.training_data("digits", 20, 0)
+    trials = starts("relu2", data, 12)
+    with torch.no_grad():
+        dead = [100 * float((trials[t](data.x) <= 1e-6).all(0).double().mean()) for t in range(12)]
+    assert dead_start["dead_outputs_start"].tolist() == pytest.approx(dead)
+    assert 0 < sum(dead) < 1200
+
+
+def test_centres_of_a_distance_and_of_an_intensity_output():
+    """Own centres at the hyperplane, others away from it: ratio 0; the other way round: large."""
+    distance = torch.tensor([[[0.0, 2.0], [2.0, 0.0]]])
+    metrics = of.centre_metrics(torch.cat([distance, 2 - distance]))
+    assert metrics["own_centre"].tolist() == [0.0, 2.0]
+    assert metrics["other_centre"].tolist() == [2.0, 0.0]
+    assert metrics["centre_ratio"].tolist() == [0.0, math.inf]
+
+
+def test_latent_distributions_equal_counting():
+    data = blobs()
+    trials = starts("relu", data)
+    latent = of.latent_distributions(trials, data.x, data.y, 3, (4, 7))
+    with torch.no_grad():
+        values = trials[0][0](data.x).double()
+    assert latent["nodes"].tolist() == [4, 7]
+    assert int(latent["counts"].sum()) == 2 * 60
+    for place, node in enumerate((4, 7)):
+        for c in range(3):
+            own, edges = values[data.y == c, node], latent["edges"][place]
+            inside = torch.histogram(own.clamp(edges[0], edges[-1]), edges).hist
+            assert (inside - latent["counts"][place, c]).abs().sum() <= 2  # ties at edges
+            wanted = (own.mean(), own.var(correction=0), stats.skew(own.numpy()))
+            moments = latent["moments"][place, c].tolist()
+            assert moments == pytest.approx([float(w) for w in wanted], rel=1e-4, abs=1e-6)
+
+
+def test_the_most_telling_nodes_are_chosen_when_none_are():
+    data = blobs()
+    network = chain_of("relu", data).build()
+    with torch.no_grad():
+        network[0].weight.mul_(0.01)
+        network[0].weight[3, :3] = torch.tensor([5.0, 0.0, -5.0])
+    latent = of.latent_distributions(stack([network]), data.x, data.y, 3, ())
+    assert 3 in latent["nodes"].tolist()
+    assert len(latent["nodes"]) == 4
+    with torch.no_grad():
+        network[0].weight[0] = math.nan  # of a trial that ran away
+    assert of.latent_distributions(stack([network]), data.x, data.y, 3, ()) == {}
+
+
+def test_accuracy_in_blocks_is_accuracy():
+    data = blobs(samples=50_000)  # more than one block of three trials
+    trials = starts("abs", data, 3)
+    with torch.no_grad():
+        plain = [(trials[t](data.x).argmax(1) == data.y).double().mean() for t in range(3)]
+    shares = of.accuracies(trials, data.x, data.y)
+    assert shares.tolist() == pytest.approx([100 * float(share) for share in plain], abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(why_not()), reason="no compiled engine here")
+def test_numbers_do_not_depend_on_the_threads():
+    results, job = [], Job("raw", "relu", 0, 3)
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(measure(small(), job, Context(engine="compiled"))["relu"].metrics)
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
+    for name, values in results[0].items():
+        torch.testing.assert_close(values, results[1][name], rtol=0, atol=0, equal_nan=True)
+
+
+# --- A run ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(finished):
+    return finished("representation")
+
+
+def column(run, model, pixels, metric):
+    rows = [row for row in run.of(model) if row["pixels"] == pixels]
+    return np.array([float(row[metric]) if row[metric] else math.nan for row in rows])
+
+
+def test_accuracy_is_that_of_the_saved_weights(run):
+    data = of.training_data("digits", 100, 0)
+    for pixels in ("normalised", "raw"):
+        _, test_x = of.pixel_inputs(data, pixels)
+        for model in ("relu", "relu2", "abs-l2"):
+            path = run.path / "weights" / f"{pixels}-{model}.safetensors"
+            with safe_open(path, framework="pt") as file:
+                chain = Chain.parse(file.metadata()["chain"], inputs=64)
+            trials = TrialStack.from_tensors(chain, load_file(path))
+            shares = of.accuracies(trials, test_x, data.test_y).tolist()
+            # A tie may be broken by rounding.
+            assert column(run, model, pixels, "test_accuracy") == pytest.approx(shares, abs=1.0)
+
+
+def test_comparisons_are_scipys(run):
+    lines = run.csv("comparisons.csv")
+    pair = next(c for c in lines if (c["a"], c["b"]) == ("relu2 (raw)", "relu (raw)"))
+    a, b = (column(run, model, "raw", "test_accuracy") for model in ("relu2", "relu"))
+    assert float(pair["paired_p"]) == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    assert float(pair["welch_p"]) == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    assert float(pair["holm_paired"]) >= float(pair["paired_p"])
+    assert {c["family"] for c in lines} == {"normalised", "raw", "across"}
+    assert run.summary["comparisons"][0]["a"] == lines[0]["a"]
+
+
+def test_the_gap_from_dead_outputs_is_computed_from_the_records(run):
+    """By hand: what the baseline gets right in classes whose output is dead, over what lacks."""
+    plots = load_file(run.path / "plots.safetensors")
+    sizes = torch.bincount(of.training_data("digits", 100, 0).test_y, minlength=10).double()
+    for pixels in ("normalised", "raw"):
+        dead = plots[f"{pixels}/relu2/output_activity"] == 0
+        right = plots[f"{pixels}/relu/class_accuracies"] / 100 * sizes
+        lost = (100 * (right * dead).sum(1) / sizes.sum()).numpy()
+        a, b = (column(run, model, pixels, "test_accuracy") for model in ("relu", "relu2"))
+        wanted = np.where(a > b, lost / np.where(a > b, a - b, 1), np.nan)
+        gap = column(run, "relu2", pixels, "gap_from_dead")
+        np.testing.assert_allclose(gap, wanted, rtol=1e-6, atol=1e-9)
+    assert np.isnan(column(run, "abs-l2", "raw", "gap_from_dead")).all()
+
+
+def test_curves_hold_losses_and_accuracies(run):
+    key = ("relu", "raw", "2")
+    own = [r for r in run.csv("curves.csv") if (r["model"], r["pixels"], r["trial"]) == key]
+    seen = {int(r["epoch"]): float(r["test_accuracy"]) for r in own if r["test_accuracy"]}
+    losses = {int(r["epoch"]): float(r["train_loss"]) for r in own if r["train_loss"]}
+    assert list(seen) == [0, 1, 2, 3, 4, 5, 6]
+    assert seen[6] == column(run, "relu", "raw", "test_accuracy")[2]
+    assert losses[6] == pytest.approx(column(run, "relu", "raw", "train_loss")[2], rel=1e-6)
+    assert losses[1] > losses[6]
+
+
+def test_a_run_can_be_normalised_again_from_its_records(run):
+    data, facts = of.training_data("digits", 100, 0), run.summary["facts"]
+    x = (data.x / facts["largest_pixel"] - facts["pixel_mean"]) / facts["pixel_spread"]
+    torch.testing.assert_close(x, of.pixel_inputs(data, "normalised")[0])
+
+
+def test_a_run_says_when_networks_are_still_learning(tmp_path):
+    options = {"models": ("relu",), "pixels": "normalised", "epochs": 2, "learning_rate": 0.1}
+    run = make_run("representation", tmp_path / "run", **options)
+    gain = column(run, "relu", "normalised", "late_gain").mean()
+    assert gain > 1
+    (caution,) = run.summary["cautions"]
+    assert caution.startswith("1 of 1 networks still gained")
+    assert f"{gain:.1f} points" in caution
+
+
+def test_trials_that_run_away_are_counted_and_left_out(tmp_path):
+    options = {"models": ("relu",), "pixels": "raw", "learning_rate": 1e12}
+    run = make_run("representation", tmp_path / "run", **options)
+    assert {row["status"] for row in run.trials} == {"non-finite"}
+    assert run.row("relu", "test_accuracy")["n"] == 0
+    assert run.summary["comparisons"] == []
+    assert not (run.path / "comparisons.csv").exists()
+    arrays = load_file(run.path / "plots.safetensors")
+    assert all(array.isfinite().all() for name, array in arrays.items() if "latent" in name)

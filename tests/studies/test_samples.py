@@ -1,0 +1,131 @@
+"""The samples of a trial: paired over models, fair to every set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import StandardScaler
+
+from mahalens.data import load_set
+from mahalens.errors import InputError
+from mahalens.studies.samples import check_sets, samples_of, standardise
+
+
+def take(data, trial=0, seed=0, size=None):
+    return samples_of(data, seed=seed, trial=trial, train_size=size)
+
+
+class TestTables:
+    def test_every_trial_is_split_anew_and_can_be_had_again(self):
+        first, again, other = take("wine"), take("wine"), take("wine", trial=1)
+        assert torch.equal(first.x, again.x)
+        assert not torch.equal(first.x, other.x)
+
+    @pytest.mark.parametrize("name", ["iris", "wine", "breast-cancer"])
+    def test_classes_keep_their_shares(self, name):
+        one = take(name)
+        whole = load_set(name)
+        sizes = torch.bincount(torch.cat((whole.y, whole.test_y)))
+        assert torch.bincount(one.test_y).tolist() == [int(0.3 * n) for n in sizes.tolist()]
+        assert len(one.y) + len(one.test_y) == int(sizes.sum())
+
+    def test_features_are_standardised_as_scikit_learn_does_it(self):
+        whole = load_breast_cancer().data
+        one, raw = take("breast-cancer"), standardise(torch.tensor(whole), torch.tensor(whole))[0]
+        twin = StandardScaler().fit_transform(whole)
+        np.testing.assert_allclose(raw.numpy(), twin, atol=1e-4)
+        # By the training part alone: the test part is near 0 and 1, and not there.
+        torch.testing.assert_close(one.x.mean(0), torch.zeros(30), atol=1e-5, rtol=0)
+        torch.testing.assert_close(one.x.std(0, correction=0), torch.ones(30), atol=1e-5, rtol=0)
+        assert float(one.test_x.mean(0).abs().max()) > 0.01
+
+    def test_no_sample_is_both_trained_and_tested_on(self):
+        whole = load_set("breast-cancer")
+        rows = {tuple(row) for row in torch.cat((whole.x, whole.test_x)).tolist()}
+        assert len(rows) == 569
+        one = take("breast-cancer")
+        both = {tuple(r) for r in one.x.tolist()} & {tuple(r) for r in one.test_x.tolist()}
+        assert not both
+
+
+class TestImages:
+    def test_keep_their_test_samples_and_one_scale_for_all_pixels(self):
+        one, whole = take("digits"), load_set("digits")
+        assert torch.equal(one.test_y, whole.test_y)
+        x = whole.x.double()
+        twin = (x - x.mean()) / x.std(correction=0)
+        torch.testing.assert_close(one.x, twin.float())
+        assert one.image_shape == (8, 8)
+
+    def test_draw_as_many_as_asked_by_trial(self):
+        first, other = take("digits", size=100), take("digits", trial=1, size=100)
+        assert len(first.y) == 100
+        assert not torch.equal(first.x, other.x)
+        assert torch.equal(first.y.unique(), torch.arange(10))
+
+    def test_of_a_small_set_all(self):
+        assert len(take("digits", size=10**6).y) == 1437
+
+
+class TestStandardise:
+    def test_a_constant_feature_becomes_0(self):
+        x = torch.tensor([[0.1, 1e-8], [0.1, 2e-8], [0.1, 3e-8]])
+        ready, other = standardise(x, torch.tensor([[7.0, 2e-8]]))
+        assert ready[:, 0].tolist() == [0.0, 0.0, 0.0]
+        assert other[0].tolist() == pytest.approx([0.0, 0.0], abs=1e-5)
+        assert ready[:, 1].tolist() == pytest.approx([-1.2247, 0.0, 1.2247], abs=1e-3)
+
+    def test_units_do_not_matter(self):
+        x = torch.rand(20, 3, dtype=torch.float64)
+        units = torch.tensor([1e-12, 1.0, 1e12], dtype=torch.float64)
+        torch.testing.assert_close(standardise(x * units, x)[0], standardise(x, x)[0])
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "message"),
+    [
+        ({"x": RNG.random((9, 2)), "y": np.zeros(9, int)}, None, "has one class"),
+        (
+            {"x": RNG.random((60, 2)), "y": np.array([0, 1, 7] * 20)},
+            None,
+            "no training sample has the label 2, and there are labels up to 7; number the classes",
+        ),
+        (
+            {"x": RNG.random((9, 2)), "y": np.array([0, 3, 2] * 3), "test_y": np.array([1])},
+            None,
+            "no training sample has the label 1.*test samples have it; give more samples",
+        ),
+        ({"x": np.ones((60, 2)), "y": np.arange(60) % 2}, None, "all values are equal"),
+        ("digits", 5, "--train-size 5: digits has 10 classes; give at least one sample for each"),
+        ("mnist", None, "mahalens data fetch mnist"),
+    ],
+    ids=["one class", "gap", "tested alone", "equal", "too few", "absent"],
+)
+def test_sets_that_are_refused(tmp_path, monkeypatch, data, size, message):
+    monkeypatch.setenv("MAHALENS_DATA", str(tmp_path / "data"))
+    if isinstance(data, dict):
+        if "test_y" in data:
+            data = {**data, "test_x": RNG.random((1, 2))}
+        np.savez(tmp_path / "own.npz", **data)
+        data = str(tmp_path / "own.npz")
+    with pytest.raises(InputError, match=message) as error:
+        check_sets((data,), size)
+    assert "\n" not in str(error.value)
+
+
+def test_facts_of_a_set():
+    (facts,) = check_sets(("iris",), 30).values()
+    assert (facts["training_samples"], facts["inputs"], facts["classes"]) == (30, 4, 3)
+
+
+def test_samples_on_a_device():
+    one = take("iris")
+    assert one.to("cpu") is one
+    moved = one.to("meta")
+    assert {t.device.type for t in (moved.x, moved.y, moved.test_x, moved.test_y)} == {"meta"}
+    assert (moved.inputs, moved.classes) == (4, 3)
