@@ -674,13 +674,18 @@ def check(config: RepresentationConfig, folder: Path | None) -> dict[str, Any]:
 
 
 def jobs(config: RepresentationConfig) -> list[Job]:
-    """Cut the work: ``group`` trials of one model with one kind of pixels."""
-    return [
+    """Cut the work: ``group`` trials of one model with one kind of pixels.
+
+    The first trials of all models come first, so that a run that is stopped can compare them.
+    """
+    size = min(config.group, config.trials)
+    cut = [
         job
         for pixels in config.pixels
         for model in config.models
-        for job in jobs_of([pixels], [model], config.trials, min(config.group, config.trials))
+        for job in jobs_of([pixels], [model], config.trials, size)
     ]
+    return sorted(cut, key=lambda job: job.first)
 
 
 def measure(config: RepresentationConfig, job: Job, context: Context) -> Mapping[str, Measures]:

@@ -131,7 +131,7 @@ def arguments(*keywords):
     return [1, {**containers("builtins.tuple", "null", 0), "children_spec": parts}]
 
 
-KEYWORD = 'z=""",y=open("ran","w")):\n    return 0 #'
+KEYWORD = 'z=""",y=open("ran","w").close()):\n    return 0 #'
 """The name of a keyword that closes the head of the function torch writes, and is run in it."""
 
 
@@ -152,9 +152,9 @@ def pickled_tensor(part, file):
 
 
 def guards(description):
-    description["guards_code"] = ["open('ran', 'w') or True"]
+    description["guards_code"] = ["open('ran', 'w').close() or True"]
     for node in description["graph_module"]["graph"]["nodes"]:
-        node["metadata"]["stack_trace"] = 'File "a", line 1\ropen("ran", "w")\r'
+        node["metadata"]["stack_trace"] = 'File "a", line 1\ropen("ran", "w").close()\r'
 
 
 def with_part(name, content=b"x"):
@@ -309,7 +309,7 @@ TARGETS = [
 ENUM = '{"__enum__": true, "fqn": "os:x", "name": "y"}'
 PROGRAMS = {
     "keyword": signed(in_spec=arguments(KEYWORD), forward_arg_names=[]),
-    "argument": signed(forward_arg_names=["input", "z=open('ran', 'w')"]),
+    "argument": signed(forward_arg_names=["input", "z=open('ran', 'w').close()"]),
     "sample inputs": edited(sample_inputs),
     "pickled weight": pickled_tensor("weights", "weight_99"),
     "pickled constant": pickled_tensor("constants", "tensor_99"),
