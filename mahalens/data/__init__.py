@@ -6,7 +6,9 @@
 :func:`save_gaussian`    the same as a ``.json`` file that loads back exactly
 :func:`draw_ellipsoids`  random ellipsoids, drawn as in the ellipsoid study
 :func:`load_set`         digits, MNIST, Fashion-MNIST, CIFAR-10, tables, or a user's files
-:func:`fetch_set`        bring MNIST, Fashion-MNIST, CIFAR-10 or sequences here, checked
+:func:`load_samples`     samples to feed a network with: the same sets, images in folders
+:func:`load_backbone`    EfficientNet-Lite or MobileNetV2, trained on ImageNet
+:func:`fetch_set`        bring MNIST, CIFAR-10, sequences, weights and others here, checked
 :func:`load_series`      sequences by name or from ``.ts`` files, as channels and steps
 :class:`LabelledData`    what it gives: samples with a class each, to train and to test
 :func:`read_idx`         a single IDX file, plain or gzipped
@@ -16,7 +18,7 @@
 
 Modules, from the bottom up: ``named`` (which sets there are, and where their files lie),
 ``formats`` (readers of files), ``draws``, ``dataset`` (the values), ``sequences``, ``files``
-(loading) and ``fetch``. Listing and fetching need no torch.
+(loading), ``backbones`` (pretrained networks) and ``fetch``. Listing and fetching need no torch.
 """
 
 import lazy_loader as _lazy

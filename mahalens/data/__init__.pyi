@@ -1,3 +1,4 @@
+from .backbones import load_backbone as load_backbone
 from .dataset import LabelledData as LabelledData
 from .dataset import held_out as held_out
 from .draws import draw_ellipsoids as draw_ellipsoids
@@ -7,6 +8,7 @@ from .draws import load_gaussian as load_gaussian
 from .draws import save_gaussian as save_gaussian
 from .draws import stream as stream
 from .fetch import fetch_set as fetch_set
+from .files import load_samples as load_samples
 from .files import load_set as load_set
 from .formats import read_idx as read_idx
 from .sequences import load_series as load_series

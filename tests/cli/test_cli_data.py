@@ -182,7 +182,7 @@ class TestList:
         outcome = cli("data", "list")
         assert (outcome.code, outcome.err) == (0, "")
         lines = outcome.out.splitlines()
-        for name, text in {**named.SETS, **named.TABLES, **named.SEQUENCES}.items():
+        for name, text in named.CATALOGUE.items():
             assert f"{name}: {text}" in lines
         for name in PUBLISHED:
             assert f"  not here; get it with: mahalens data fetch {name}" in lines

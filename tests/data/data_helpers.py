@@ -3,13 +3,15 @@
 import dataclasses
 import gzip
 import hashlib
+import io
 import struct
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 
-from mahalens.data.named import CIFAR_FILES, FILES, PUBLISHED
+from mahalens.data.named import CIFAR_FILES, FILES, PUBLISHED, home_of
 from mahalens.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -79,3 +81,14 @@ def publish(monkeypatch, name, *sources, files=None, **changed):
         changed["sources"] = sources
     published = dataclasses.replace(PUBLISHED[name], **changed)
     monkeypatch.setitem(PUBLISHED, name, published)
+
+
+def install(monkeypatch, name, members):
+    """Let a wheel with these members be the published one of a set, and put it in its place."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for member, value in members.items():
+            archive.writestr(member, value)
+    (file,) = PUBLISHED[name].files
+    publish(monkeypatch, name, files={file: content.getvalue()})
+    return put(home_of(name), {file: content.getvalue()}) / file

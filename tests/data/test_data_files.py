@@ -74,7 +74,7 @@ class TestIdxFolder:
     def test_neither_name_nor_folder(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         text = refused("MNIST")
-        known = "wanted one of digits, mnist, fashion-mnist, cifar10, iris, wine, "
+        known = "wanted one of digits, mnist, fashion-mnist, cifar10, questions, iris, wine, "
         assert text.startswith(f"there is no such set, folder or file; {known}")
         (tmp_path / "file").write_text("")
         assert refused("file").startswith(f"the name of this file ends in 'nothing'; {known}")

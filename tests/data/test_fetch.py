@@ -9,6 +9,7 @@ import hashlib
 import http.server
 import importlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -16,13 +17,23 @@ import tarfile
 import threading
 import time
 import zipfile
+from itertools import chain
 
+import numpy as np
 import pytest
 from data_helpers import cifar, cifar_batch, contents, publish, put, refusal
 from filelock import FileLock
+from PIL import Image
 
 from mahalens.data import fetch, fetch_set, load_set
-from mahalens.data.named import CIFAR_FOLDER, FILES, PUBLISHED, SEQUENCE_SETS, Source
+from mahalens.data.named import (
+    CIFAR_FOLDER,
+    CIFAR_RECORD,
+    FILES,
+    PUBLISHED,
+    SEQUENCE_SETS,
+    Source,
+)
 
 WHOLE = sorted(["mnist", *(f"mnist/{usual}" for usual in FILES)])
 
@@ -463,6 +474,33 @@ class TestCifar:
         assert words in refused("cifar10", folder=folder)
         assert left(machine) == []
 
+    def sheets(self, path, sources):
+        """A package with a sheet of pixels for each file, of which a row is an image."""
+        labels, files = {}, {}
+        for name, content in cifar().items():
+            records = np.frombuffer(content, np.uint8).reshape(10, CIFAR_RECORD)
+            labels[name] = records[:, 0].tolist()
+            image = io.BytesIO()
+            pixels = np.ascontiguousarray(records[:, 1:].reshape(10, 3, 1024).transpose(0, 2, 1))
+            Image.fromarray(pixels).save(image, "PNG")
+            files[name.replace(".bin", ".png")] = image.getvalue()
+        test = labels.pop("test_batch.bin")
+        files["train_lables.json"] = json.dumps([*chain(*labels.values())]).encode()
+        files["test_lables.json"] = json.dumps(test).encode()
+        pack(path, files, "package/")
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        sources("cifar10", Source("npm", "sheets@1", sha256=sha256))
+
+    def test_from_sheets_of_pixels(self, machine, program, sources):
+        self.sheets(machine / "sheets.tgz", sources)
+        program(f"/bin/cp {machine}/sheets.tgz a.tgz")
+        assert fetch_set("cifar10").source == "npm's sheets@1"
+        self.check(machine)
+        sources("cifar10", Source("npm", "sheets@1", sha256="0"))
+        assert "npm's sheets@1: not the published package, SHA-256 " in refused(
+            "cifar10", force=True
+        )
+
 
 SERIES = {file: f"content of {file}\n".encode() for file in PUBLISHED["sequences"].files}
 ROOT = "aeon/datasets/data"
@@ -546,6 +584,39 @@ class TestSequences:
         monkeypatch.setenv("MAHALENS_DATA", str(machine / "data"))
         assert fetch_set("sequences").source == "the installed package made_up"
         assert self.kept(machine) == SERIES
+
+
+class TestWholeWheels:
+    """Sets that are the wheel of a package, kept as it is."""
+
+    @pytest.fixture(params=[name for name, each in PUBLISHED.items() if each.packed])
+    def name(self, request, monkeypatch):
+        (file,) = PUBLISHED[request.param].files
+        publish(monkeypatch, request.param, files={file: b"a wheel"})
+        return request.param
+
+    def test_from_pip_or_a_folder(self, machine, program, monkeypatch, name):
+        (file,), (source,) = PUBLISHED[name].files, PUBLISHED[name].sources
+        script = f'echo "$@" > {machine}/words; printf "a wheel" > {file}'
+        monkeypatch.setattr(sys, "executable", str(program(script, "python")))
+        assert fetch_set(name).source == f"pip's {source.at.replace('==', ' ')}"
+        assert (machine / "words").read_text().split()[:4] == ["-m", "pip", "download", source.at]
+        assert left(machine) == [name, f"{name}/{file}"]
+        assert fetch_set(name).source is None
+        folder = put(machine / "mine", {file: b"a wheel", "other.whl": b"a wheel"})
+        for mine in (folder, folder / file, folder / "other.whl"):
+            assert fetch_set(name, folder=mine, force=True).source == str(mine)
+        assert left(machine) == [name, f"{name}/{file}"]
+
+    def test_others_are_refused(self, machine, monkeypatch, name):
+        (file,) = PUBLISHED[name].files
+        folder = put(machine / "mine", {file: b"another wheel"})
+        for mine in (folder, folder / file):
+            assert f"{file} is not the published file, SHA-256 " in refused(name, folder=mine)
+        assert f"{machine}: has no {file}" in refused(name, folder=machine)
+        monkeypatch.setattr(fetch, "ARCHIVE_LIMIT", 5)
+        assert "has more than 5 bytes" in refused(name, folder=folder)
+        assert left(machine) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,18 @@ import torch
 from data_helpers import contents, publish, put, refusal
 
 from mahalens.data import load_set, named
-from mahalens.data.named import CIFAR_FILES, FILES, PUBLISHED, SEQUENCE_SETS, SETS, Source, find_set
+from mahalens.data.backbones import BACKBONES
+from mahalens.data.named import (
+    CIFAR_FILES,
+    FILES,
+    IMAGES,
+    PUBLISHED,
+    SEQUENCE_SETS,
+    SETS,
+    WEIGHTS,
+    Source,
+    find_set,
+)
 from mahalens.errors import InputError
 
 NAMED = ("mnist", "fashion-mnist")
@@ -123,11 +134,12 @@ def test_an_installed_package_is_used_and_not_imported(tmp_path, monkeypatch):
 
 class TestCatalogue:
     def test_every_set_is_described_and_can_be_had(self):
-        assert {*SETS, "sequences"} == {"digits", *PUBLISHED}
+        assert {*SETS, *IMAGES, *WEIGHTS, "sequences"} == {"digits", *PUBLISHED}
+        assert {*BACKBONES} == {*WEIGHTS}
         sequences = [file for problem in SEQUENCE_SETS.values() for file in problem.files]
         wanted = {"cifar10": CIFAR_FILES, "sequences": tuple(sequences)}
         for name, published in PUBLISHED.items():
-            assert published.files == wanted.get(name, FILES)
+            assert published.files == wanted.get(name, FILES) or published.packed
             checksums = list(published.sha256.values())
             assert len(set(checksums)) == len(checksums)
             assert all(len(checksum) == 64 for checksum in checksums)
