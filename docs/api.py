@@ -28,6 +28,7 @@ ROOMS = {
     "geometry.ellipsoids": "[ellipsoids](ellipsoids.md); also `mahalens.ellipsoids`",
     "train": "[training](training.md)",
     "auditing": "[the audit](audit.md), [how to use it](auditing.md)",
+    "detection": "[distance heads](heads.md)",
     "data": "[data](data.md)",
     "stats": "[how numbers become verdicts](verdicts.md)",
     "report": "[run folders](run-folder.md)",

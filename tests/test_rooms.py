@@ -10,6 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "mahalens"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
+LIBRARY = {"geometry", "nn", "init", "auditing", "detection", "data", "stats", "train"}
 # What each room may import, besides itself and the modules at the root that import no room.
 MAY_IMPORT = {
     "geometry": set(),
@@ -18,10 +19,11 @@ MAY_IMPORT = {
     "nn": {"geometry"},
     "init": {"geometry", "nn", "auditing"},  # a start is looked at, and fed, as an audit does it
     "auditing": {"geometry", "nn", "stats"},
+    "detection": {"geometry", "nn", "stats", "auditing"},  # a model is run as an audit runs it
     "train": {"geometry", "nn", "init", "auditing", "data"},
-    "studies": {"geometry", "nn", "init", "auditing", "data", "stats", "train"},
-    "report": {"geometry", "nn", "init", "auditing", "data", "stats", "train", "studies"},
-    "cli": {"geometry", "nn", "init", "auditing", "data", "stats", "train", "studies", "report"},
+    "studies": LIBRARY,
+    "report": LIBRARY | {"studies"},
+    "cli": LIBRARY | {"studies", "report"},
 }
 # What a room may import on call only, inside a function: Chain.build(init="...") names a start.
 ON_CALL = {"nn": {"init"}}

@@ -1,0 +1,531 @@
+"""Detectors that take known samples for Gaussian: distances in units of their spread."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mahalens.detection.base import Detector
+from mahalens.detection.known import Known, Moments, Wanted, scaled
+from mahalens.errors import InputError
+
+BETAS = (0.0, 0.5, 1.0)
+"""Exponents of the normalisation that ``normalise="auto"`` chooses from."""
+
+
+class _Gaussian(Detector):
+    """Base of the distance family: normalisation, shrinkage and rank of a covariance."""
+
+    beta: Tensor
+    centre: Tensor
+
+    def __init__(
+        self,
+        *,
+        normalise: str | float = "auto",
+        shrinkage: str | float = "auto",
+        rank: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(normalise=normalise, shrinkage=shrinkage, rank=rank, **options)
+        self._betas = betas_of(normalise)
+        if shrinkage != "auto" and not (_is_number(shrinkage) and 0 <= float(shrinkage) <= 1):
+            raise InputError(
+                f'shrinkage is {shrinkage!r}; give "auto" or a share from 0 (none) to 1 (a sphere)'
+            )
+        if rank is not None and (not isinstance(rank, int) or rank < 1):
+            raise InputError(f"rank is {rank!r}; give a whole number of at least 1, or None")
+
+    @property
+    def wanted(self) -> Wanted:
+        """Moments, and a sample if a normalisation is to be chosen."""
+        return Wanted(self._betas, sample=len(self._betas) > 1)
+
+    def settle(self, known: Known) -> None:
+        """Choose the normalisation, and set the rest for it."""
+        beta = choose_beta(known, self._betas)
+        moments = known.moments[beta]
+        spread = float(moments.covariance.diagonal().sum())
+        if not spread + float(moments.between.diagonal().sum()) > 0:
+            raise InputError(
+                "all known samples have the same features; give features of a layer that tells "
+                "samples apart"
+            )
+        self.remember(beta=torch.tensor(beta, dtype=known.dtype, device=known.device))
+        self.settle_for(known, moments)
+
+    def settle_for(self, known: Known, moments: Moments) -> None:
+        """Set the buffers from the moments of normalised features."""
+        raise NotImplementedError
+
+    def covariance_of(self, sample: Tensor, count: int) -> Tensor:
+        """Return a covariance [D, D] with the rank and shrinkage of this detector."""
+        return regularised(sample, count, self.options["shrinkage"], self.options["rank"])
+
+    def centred(self, z: Tensor) -> Tensor:
+        """Return normalised features about the centre [N, D], in the detector's precision."""
+        return scaled(z.to(self.centre.dtype), self.beta) - self.centre
+
+    @property
+    def width(self) -> int:
+        """D, the number of features."""
+        return len(self.centre)
+
+
+class Mahalanobis(_Gaussian):
+    """Distance to the nearest class mean, with one covariance for all classes.
+
+    With class means μ_c and the covariance Σ within classes, N samples in all::
+
+        score(z) = min_c √((z − μ_c)ᵀ Σ⁻¹ (z − μ_c))        Σ = Σ_c Σ_i (z_i − μ_c)(z_i − μ_c)ᵀ / N
+
+    ``normalise``: features are replaced by ``z / ‖z‖^β``. Features of networks differ in length
+    more than Gaussians do, and what is short is near every mean: "unit" (β = 1) repairs it.
+    "none" is β = 0, and "auto" takes of 0, 0.5 and 1 the one for which the distances of known
+    samples to their class vary least, relative to their mean, as those of Gaussians hardly do.
+
+    ``shrinkage``: with the mean variance m = tr Σ / D, the covariance becomes
+    ``(1 − a) Σ + a m I``; "auto" is the oracle-approximating a (Chen et al. 2010), as
+    scikit-learn's ``OAS``. ``rank``: R axes with the largest variance, and one variance, the
+    average, for all others. Where Σ is singular, a small multiple of m I is added.
+
+    Lee et al. 2018, *A Simple Unified Framework for Detecting Out-of-Distribution Samples*;
+    Mueller and Hein 2025, *Mahalanobis++* (β = 1), arXiv 2505.18032; β between: arXiv 2510.15202.
+
+    Shapes: features ``[N, D]`` to scores ``[N]``.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(400) % 2 * 7
+    >>> z[y == 7] += 10
+    >>> detector = Mahalanobis(normalise="none").fit_features(z, y)
+    >>> detector.explain_features([[10.0, 10.0, 10.0], [2.0, 2.0, 2.0]]).label.tolist()
+    [7, 0]
+    >>> detector.reject_features([[10.0, 10.0, 10.0], [5.0, 5.0, 5.0]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "mahalanobis"
+    whitening: Tensor
+    means: Tensor
+
+    def settle_for(self, known: Known, moments: Moments) -> None:
+        """Set the whitening and the whitened class means."""
+        whitening = whitening_of(self.covariance_of(moments.covariance, moments.count), known.dtype)
+        means = (moments.means - moments.mean) @ whitening
+        self._set(known.dtype, centre=moments.mean, whitening=whitening, means=means)
+
+    def _set(self, dtype: torch.dtype, **buffers: Tensor) -> None:
+        self.remember(**{name: value.to(dtype) for name, value in buffers.items()})
+
+    def squares(self, z: Tensor) -> Tensor:
+        """Return squared distances to all classes [N, C]."""
+        white = self.centred(z) @ self.whitening
+        return _squares(white, self.means)
+
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the smallest distance and the place of its class."""
+        del logits
+        squares, places = self.squares(z).min(1)
+        return _root(squares), places
+
+
+class MahaVar(Mahalanobis):
+    """Squared distance to the nearest class, less the variance of the distances over classes.
+
+    A known sample is near one class and far from the others, an unknown one about as far from all::
+
+        score(z) = min_c d_c(z)² − weight · Var_c d_c(z)
+
+    with the distances d_c of :class:`Mahalanobis` and the variance over the C classes (divided by
+    C). Needs two classes. Kim and Yoon 2026, *MahaVar*, arXiv 2605.14413, add the variance to the
+    distance with a weight to be chosen; here it is 1 unless another one is given.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(400) % 2
+    >>> z[y == 1] += 10
+    >>> detector = MahaVar(normalise="none").fit_features(z, y)
+    >>> detector.reject_features([[10.0, 10.0, 10.0], [5.0, 5.0, 5.0]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "mahavar"
+    needs_classes: ClassVar[int] = 2
+
+    def __init__(self, *, weight: float = 1.0, **options: Any) -> None:
+        if not _is_number(weight) or not math.isfinite(weight):
+            raise InputError(f"weight is {weight!r}; give a number, such as 1")
+        super().__init__(weight=float(weight), **options)
+
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the score and the place of the nearest class."""
+        del logits
+        squares = self.squares(z)
+        nearest, places = squares.min(1)
+        return nearest - self.options["weight"] * _root(squares).var(1, correction=0), places
+
+    def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return the distance to the nearest class."""
+        del logits
+        return _root(self.squares(z).amin(1))
+
+
+class Marginal(Mahalanobis):
+    """Distance to the mean of all known samples, in units of their spread; needs no labels.
+
+    With the mean μ and the covariance Σ of all samples, whatever their class::
+
+        score(z) = √((z − μ)ᵀ Σ⁻¹ (z − μ))
+
+    Options as in :class:`Mahalanobis`. The usual distance for outliers in a table.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> Marginal(normalise="none").fit_features(z).reject_features([[0.0, 0.0, 0.0], [9.0, 9, 9]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "marginal"
+    needs_labels: ClassVar[bool] = False
+
+    def settle_for(self, known: Known, moments: Moments) -> None:
+        """Set the whitening of all samples, and one mean."""
+        total = self.covariance_of(moments.covariance + moments.between, moments.count)
+        whitening = whitening_of(total, known.dtype)
+        means = whitening.new_zeros(1, whitening.shape[1])
+        self._set(known.dtype, centre=moments.mean, whitening=whitening, means=means)
+
+
+class Relative(_Gaussian):
+    """Distance to the nearest class relative to the distance to all samples together.
+
+    ::
+
+        score(z) = min_c (z − μ_c)ᵀ Σ⁻¹ (z − μ_c) − (z − μ)ᵀ Σ₀⁻¹ (z − μ)        Σ₀ = Σ + B
+
+    with μ_c and Σ of :class:`Mahalanobis` and the covariance B of the class means: Σ₀ is the
+    covariance of all samples. In directions in which classes do not differ, Σ and Σ₀ agree, and
+    the two distances cancel. What is left depends on C − 1 numbers per sample, those that tell
+    classes apart, and only these are computed: ``W V`` below, with Σ⁻¹ = W Wᵀ and the singular
+    vectors V of the whitened means. Needs two classes.
+
+    Ren et al. 2021, *A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection*, where
+    the shrinkage is 0. Options as in :class:`Mahalanobis`.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(400) % 2
+    >>> z[y == 1] += 10
+    >>> detector = Relative(normalise="none").fit_features(z, y)
+    >>> detector.reject_features([[10.0, 10.0, 10.0], [5.0, 5.0, 5.0]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "relative"
+    needs_classes: ClassVar[int] = 2
+    projection: Tensor
+    means: Tensor
+    weights: Tensor
+
+    def settle_for(self, known: Known, moments: Moments) -> None:
+        """Set the projection that tells classes apart."""
+        whitening = whitening_of(self.covariance_of(moments.covariance, moments.count), known.dtype)
+        means = (moments.means - moments.mean) @ whitening
+        shares = (moments.counts / moments.counts.sum()).sqrt()
+        _, spreads, axes = torch.linalg.svd(shares[:, None] * means, full_matrices=False)
+        used = spreads > 1e-6 * spreads[0]
+        if not bool(used.any()):
+            raise InputError(
+                "all classes have the same mean features, so that Relative cannot compare them; "
+                "use Mahalanobis, or features of another layer"
+            )
+        axes, spreads = axes[used].mT, spreads[used]
+        buffers = {
+            "centre": moments.mean,
+            "projection": whitening @ axes,
+            "means": means @ axes,
+            "weights": spreads / (1 + spreads.square()).sqrt(),
+        }
+        self.remember(**{name: value.to(known.dtype) for name, value in buffers.items()})
+
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the score and the place of the nearest class."""
+        del logits
+        some = self.centred(z) @ self.projection
+        away, places = (self.means.square().sum(1) - 2 * some @ self.means.mT).min(1)
+        return away + (some * self.weights).square().sum(1), places
+
+    def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return the distance to the nearest class in the directions that tell classes apart."""
+        del logits
+        return _root(_squares(self.centred(z) @ self.projection, self.means).amin(1))
+
+
+class ClassGaussians(_Gaussian):
+    """The density of the likeliest class, each class with a mean and a covariance of its own.
+
+    ::
+
+        score(z) = min_c (z − μ_c)ᵀ Σ_c⁻¹ (z − μ_c) + log det Σ_c
+
+    which is −2 log of the density up to a constant. Σ_c takes N_c samples of D features; with
+    ``shrinkage="auto"`` classes of fewer samples are rounder. Memory is C D² numbers: use
+    :class:`LowRank` where that is too much. Options as in :class:`Mahalanobis`.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(400) % 2
+    >>> z[y == 1] = 5 * z[y == 1] + 40
+    >>> detector = ClassGaussians(normalise="none").fit_features(z, y)
+    >>> detector.reject_features([[45.0, 45.0, 45.0], [5.0, 5.0, 5.0]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "class-gaussians"
+    whitening: Tensor
+    means: Tensor
+    volumes: Tensor
+
+    @property
+    def wanted(self) -> Wanted:
+        """Second moments for each class."""
+        return super().wanted._replace(per_class=True)
+
+    def settle_for(self, known: Known, moments: Moments) -> None:
+        """Set a whitening for each class."""
+        counts = moments.counts.tolist()
+        floor = 1e-3 * float(moments.covariance.diagonal().mean())  # for classes without spread
+        covariances = [
+            self.covariance_of(covariance, round(count))
+            if float(covariance.diagonal().mean()) > floor
+            else covariance + floor * torch.eye(len(covariance), device=covariance.device)
+            for covariance, count in zip(moments.covariances, counts, strict=True)
+        ]
+        whitening = torch.stack([whitening_of(c, known.dtype) for c in covariances])
+        # The whitening is triangular, with 1 / √λ on its diagonal.
+        volumes = -2 * whitening.diagonal(dim1=1, dim2=2).log().sum(1)
+        means = moments.means - moments.mean
+        buffers = {"centre": moments.mean, "whitening": whitening, "means": means}
+        self.remember(
+            **{name: value.to(known.dtype) for name, value in buffers.items()},
+            volumes=volumes.to(known.dtype),
+        )
+
+    def squares(self, z: Tensor) -> Tensor:
+        """Return squared distances to all classes [N, C]."""
+        z = self.centred(z)
+        parts = [
+            ((z - mean) @ whitening).square().sum(1)
+            for mean, whitening in zip(self.means, self.whitening, strict=True)
+        ]
+        return torch.stack(parts, 1)
+
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the score and the place of the likeliest class."""
+        del logits
+        scores, places = (self.squares(z) + self.volumes).min(1)
+        return scores, places
+
+    def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return the distance to the likeliest class."""
+        del logits
+        squares = self.squares(z)
+        places = (squares + self.volumes).argmin(1, keepdim=True)
+        return _root(squares.gather(1, places)[:, 0])
+
+
+class LowRank(ClassGaussians):
+    """Class densities with R axes for each class, and one variance for all other directions.
+
+    As :class:`ClassGaussians` with, for the R largest variances λ_r of a class along its axes v_r
+    and the average s² of the others::
+
+        Σ_c = Σ_r λ_r v_r v_rᵀ + s² (I − Σ_r v_r v_rᵀ)
+
+    Memory is C R D numbers. Axes come from a sample of the known samples, at most 50,000 rows or
+    2²⁵ numbers with as many of each class as possible. Options as in :class:`Mahalanobis`;
+    ``rank`` is at most D and the number of samples of a class less one.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(400) % 2
+    >>> z[y == 1] += 10
+    >>> detector = LowRank(rank=1, normalise="none").fit_features(z, y)
+    >>> detector.reject_features([[10.0, 10.0, 10.0], [5.0, 5.0, 5.0]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "low-rank"
+    axes: Tensor
+    spheres: Tensor
+
+    def __init__(self, *, rank: int = 16, **options: Any) -> None:
+        super().__init__(rank=rank, **options)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Moments, and a sample of the rows."""
+        return Wanted(self._betas, sample=True)
+
+    def settle_for(self, known: Known, moments: Moments) -> None:
+        """Set axes and spreads of each class from the sample."""
+        beta, rank = float(self.beta), min(self.options["rank"], known.width)
+        floor = 1e-3 * float(moments.covariance.diagonal().mean())
+        rows = scaled(known.some.z, beta).double()
+        fits = [
+            self._class_of(rows[known.some.y == c] - moments.mean, rank, floor)
+            for c in range(len(known.classes))
+        ]
+        means, axes, spheres, volumes = (torch.stack(parts) for parts in zip(*fits, strict=True))
+        buffers = {"means": means, "axes": axes, "spheres": spheres, "volumes": volumes}
+        self.remember(centre=moments.mean.to(known.dtype))
+        self.remember(**{name: value.to(known.dtype) for name, value in buffers.items()})
+
+    def _class_of(self, z: Tensor, rank: int, floor: float) -> tuple[Tensor, ...]:
+        """Return mean, scaled axes [R, D], 1 / s² and log det Σ of one class."""
+        mean, dim = z.mean(0), z.shape[1]
+        _, values, axes = torch.linalg.svd(z - mean, full_matrices=dim == rank)
+        variances = z.new_zeros(dim)
+        variances[: len(values)] = values.square() / len(z)
+        if float(variances.mean()) <= floor:  # a class without spread, such as a single sample
+            variances = variances + floor
+        rest = variances[rank:].mean() if dim > rank else variances[-1]
+        average = variances.mean()
+        squares = variances[:rank].square().sum() + (dim - rank) * rest.square()
+        share = shrinkage_of(self.options["shrinkage"], average, squares, dim, len(z))
+        extra = share * average + 1e-6 * floor
+        long, rest = (1 - share) * variances[:rank] + extra, (1 - share) * rest + extra
+        axes = torch.cat((axes[:rank], axes.new_zeros(max(0, rank - len(axes)), dim)))
+        volume = long.log().sum() + (dim - rank) * rest.log()
+        if dim == rank:
+            return mean, axes / long.sqrt()[:, None], 0 * rest, volume
+        # Along an axis the sphere counts too much, by 1 / s² − 1 / λ.
+        excess = (1 / rest - 1 / long).clamp(min=0).sqrt()
+        return mean, axes * excess[:, None], 1 / rest, volume
+
+    def squares(self, z: Tensor) -> Tensor:
+        """Return squared distances to all classes [N, C]."""
+        z = self.centred(z)
+        classes, rank, dim = self.axes.shape
+        along = (z @ self.axes.reshape(-1, dim).mT).reshape(-1, classes, rank)
+        offsets = (self.axes @ self.means[:, :, None])[..., 0]
+        along = (along - offsets).square().sum(2)
+        if rank == dim:
+            return along
+        squares = _squares(z, self.means) * self.spheres - along
+        return squares.clamp(min=0)
+
+    @property
+    def columns(self) -> int:
+        """Projections per sample."""
+        return self.axes.shape[0] * self.axes.shape[1]
+
+
+# --- Covariances ------------------------------------------------------------------------------
+
+
+def betas_of(normalise: str | float) -> tuple[float, ...]:
+    """Return the exponents that an option ``normalise`` allows.
+
+    >>> betas_of("unit"), betas_of(0.3), betas_of("auto")
+    ((1.0,), (0.3,), (0.0, 0.5, 1.0))
+    """
+    named = {"none": (0.0,), "unit": (1.0,), "auto": BETAS}
+    if isinstance(normalise, str) and normalise in named:
+        return named[normalise]
+    if _is_number(normalise) and math.isfinite(float(normalise)):
+        return (float(normalise),)
+    raise InputError(
+        f'normalise is {normalise!r}; give "auto", "none", "unit" or the exponent of the length '
+        "that features are divided by"
+    )
+
+
+def choose_beta(known: Known, betas: tuple[float, ...]) -> float:
+    """Return the exponent for which distances of known samples vary least around their mean.
+
+    Squared distances of D-dimensional Gaussian samples to their mean have the relative spread
+    √(2 / D). Lengths that vary, or tails, make it larger.
+    """
+    if len(betas) == 1:
+        return betas[0]
+    return min(betas, key=lambda beta: _relative_spread(known, beta))
+
+
+def _relative_spread(known: Known, beta: float) -> float:
+    moments = known.moments[beta]
+    whitening = whitening_of(
+        regularised(moments.covariance, moments.count, "auto", None), known.dtype
+    )
+    rows = known.some[:5_000] if len(known.some) > 5_000 else known.some
+    away = scaled(rows.z, beta).double() - moments.means[rows.y.to(rows.z.device)]
+    squares = (away @ whitening).square().sum(1)
+    return float(squares.std() / squares.mean())
+
+
+def shrinkage_of(
+    shrinkage: str | float, average: Tensor, squares: Tensor, dim: int, count: int
+) -> float:
+    """Return the weight of the sphere, for a covariance S of N samples.
+
+    "auto" is the oracle-approximating one: with m = tr S / D and q = tr S² / D²,
+    ``a = (q + m²) / ((N + 1) (q − m² / D))``, at most 1.
+
+    Args:
+        shrinkage: the option.
+        average: m.
+        squares: tr S².
+        dim: D.
+        count: N.
+    """
+    if shrinkage != "auto":
+        return float(shrinkage)
+    q, m2 = float(squares) / dim**2, float(average) ** 2
+    below = (count + 1) * (q - m2 / dim)
+    return 1.0 if below <= 0 else min(1.0, (q + m2) / below)
+
+
+def regularised(sample: Tensor, count: int, shrinkage: str | float, rank: int | None) -> Tensor:
+    """Return a sample covariance [D, D] of N samples with the given rank and shrinkage."""
+    dim = len(sample)
+    average = sample.diagonal().mean()
+    share = shrinkage_of(shrinkage, average, sample.square().sum(), dim, count)
+    identity = torch.eye(dim, dtype=sample.dtype, device=sample.device)
+    if rank is not None and rank < dim:
+        values, axes = torch.linalg.eigh(sample)
+        rest = values[: dim - rank].mean()
+        axes, values = axes[:, dim - rank :], values[dim - rank :]
+        sample = (axes * (values - rest)) @ axes.mT + rest * identity
+    return (1 - share) * sample + share * average * identity
+
+
+def whitening_of(covariance: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the upper triangular W [D, D] with ``W Wᵀ = Σ⁻¹``; ``z W`` then has covariance I.
+
+    Where Σ is singular to the precision of the data, the smallest of 1e-9, 1e-8, ... times its mean
+    variance that repairs it is added to the diagonal.
+    """
+    average = float(covariance.diagonal().mean())
+    average = average if average > 0 else 1.0
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    least = 10 * torch.finfo(dtype).eps * float(covariance.diagonal().max())
+    for ridge in (0.0, *(10.0**power for power in range(-9, 1))):
+        factor, fault = torch.linalg.cholesky_ex(covariance + ridge * average * identity)
+        if not int(fault) and float(factor.diagonal().min()) ** 2 > least:
+            break
+    whitening: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False).mT
+    return whitening
+
+
+def _squares(z: Tensor, means: Tensor) -> Tensor:
+    """Return squared distances between rows [N, R] and means [C, R], [N, C]."""
+    lengths = z.square().sum(1, keepdim=True) + means.square().sum(1)
+    return (lengths - 2 * z @ means.mT).clamp(min=0)
+
+
+def _root(squares: Tensor) -> Tensor:
+    """Return the square root, with the slope 0 at 0."""
+    tiny = torch.finfo(squares.dtype).tiny
+    return torch.where(squares > tiny, squares, tiny).sqrt() * (squares > tiny)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,134 @@
+"""All detectors with their formulas written out slowly, for the laws in the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mahalens.detection import METHODS
+
+Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+class Case(NamedTuple):
+    """A detector's options, and its score of new features from those of known samples."""
+
+    method: str
+    options: dict[str, Any]
+    formula: Formula
+
+    def make(self, **more: Any):
+        return METHODS[self.method](**{**self.options, **more})
+
+
+def classes_of(z, y):
+    return [z[y == label] for label in np.unique(y)]
+
+
+def within(z, y):
+    return sum((part - part.mean(0)).T @ (part - part.mean(0)) for part in classes_of(z, y)) / len(
+        z
+    )
+
+
+def shrunk(covariance, share):
+    return (1 - share) * covariance + share * np.eye(len(covariance)) * np.trace(covariance) / len(
+        covariance
+    )
+
+
+def unit(z):
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def squares(new, mean, covariance):
+    """One sample at a time, by a solve."""
+    return np.array([(x - mean) @ np.linalg.solve(covariance, x - mean) for x in new])
+
+
+def to_classes(z, y, new, covariance):
+    return np.stack([squares(new, part.mean(0), covariance) for part in classes_of(z, y)], 1)
+
+
+def mahalanobis(share=0.0, change=lambda z: z):
+    def formula(z, y, new):
+        z, new = change(z), change(new)
+        return np.sqrt(to_classes(z, y, new, shrunk(within(z, y), share)).min(1))
+
+    return formula
+
+
+def low_rank_covariance(covariance, rank):
+    values, axes = np.linalg.eigh(covariance)
+    values[:-rank] = values[:-rank].mean()
+    return (axes * values) @ axes.T
+
+
+def tied_rank(z, y, new):
+    return np.sqrt(to_classes(z, y, new, low_rank_covariance(within(z, y), 2)).min(1))
+
+
+def marginal(z, y, new):
+    return np.sqrt(squares(new, z.mean(0), np.cov(z.T, bias=True)))
+
+
+def relative(z, y, new):
+    nearest = to_classes(z, y, new, within(z, y)).min(1)
+    return nearest - squares(new, z.mean(0), np.cov(z.T, bias=True))
+
+
+def mahavar(z, y, new):
+    distances = np.sqrt(to_classes(z, y, new, within(z, y)))
+    return np.array([min(d) ** 2 - 0.5 * np.var(d) for d in distances])
+
+
+def densities(rank=None):
+    def formula(z, y, new):
+        scores = []
+        for part in classes_of(z, y):
+            covariance = np.cov(part.T, bias=True)
+            if rank is not None:
+                covariance = low_rank_covariance(covariance, rank)
+            volume = np.linalg.slogdet(covariance)[1]
+            scores.append(squares(new, part.mean(0), covariance) + volume)
+        return np.min(scores, 0)
+
+    return formula
+
+
+PLAIN = {"normalise": "none", "shrinkage": 0.0}
+
+CASES = {
+    "mahalanobis": Case("mahalanobis", PLAIN, mahalanobis()),
+    "mahalanobis, shrunk": Case("mahalanobis", {**PLAIN, "shrinkage": 0.3}, mahalanobis(0.3)),
+    "mahalanobis, unit": Case(
+        "mahalanobis", {"normalise": "unit", "shrinkage": 0.01}, mahalanobis(0.01, unit)
+    ),
+    "mahalanobis, half": Case(
+        "mahalanobis",
+        {"normalise": 0.5, "shrinkage": 0.0},
+        mahalanobis(0.0, lambda z: z / np.linalg.norm(z, axis=1, keepdims=True) ** 0.5),
+    ),
+    "mahalanobis, rank 2": Case("mahalanobis", {**PLAIN, "rank": 2}, tied_rank),
+    "marginal": Case("marginal", PLAIN, marginal),
+    "relative": Case("relative", PLAIN, relative),
+    "mahavar": Case("mahavar", {**PLAIN, "weight": 0.5}, mahavar),
+    "class-gaussians": Case("class-gaussians", PLAIN, densities()),
+    "low-rank": Case("low-rank", {**PLAIN, "rank": 2}, densities(2)),
+    "low-rank, full": Case("low-rank", {**PLAIN, "rank": 9}, densities()),
+}
+
+
+def samples(count=300, dim=5, classes=3, seed=0, dtype=torch.float64):
+    """Known samples of classes with gaps in their labels, and new ones."""
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, classes, (count,), generator=draw)
+    mix = torch.randn(dim, dim, generator=draw, dtype=torch.float64)
+    means = 3 * torch.randn(classes, dim, generator=draw, dtype=torch.float64)
+    z = torch.randn(count, dim, generator=draw, dtype=torch.float64) @ mix + means[y]
+    new = 3 * torch.randn(40, dim, generator=draw, dtype=torch.float64) @ mix
+    labels = torch.tensor([-5, 3, 100, 7, 8])[:classes]
+    return z.to(dtype), labels[y], new.to(dtype)
