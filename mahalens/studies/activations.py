@@ -10,40 +10,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens import nn, train
 from mahalens.studies._torch import torch
 from mahalens.studies.claims import (
+    OURS,
     Average,
     Both,
     Claim,
     Difference,
-    Every,
     Lower,
     MoreVariable,
+    Rows,
     Within,
+    claims_from,
+    every,
 )
 from mahalens.studies.plots import Curves, Dots
-from mahalens.studies.representation import METRICS as PAPER_METRICS
 from mahalens.studies.representation import (
+    EPOCHS_TO_CONVERGE,
     PIXELS,
     PUBLISHED_EPOCHS,
     PUBLISHED_TRIALS,
     published_value,
 )
 from mahalens.studies.study import (
+    NETWORK_METRICS,
     Config,
     Job,
     Measures,
     Metric,
     Model,
     Option,
-    PublishedValue,
     Results,
     Study,
     count_option,
+    data_option,
     hidden_option,
     jobs_of,
     learning_rate_option,
@@ -60,35 +65,23 @@ if TYPE_CHECKING:
 
 # --- Models -----------------------------------------------------------------------------------
 
-ACTIVATIONS = {
-    "relu": "ReLU",
-    "abs": "Abs",
-    "gelu": "GELU",
-    "silu": "SiLU",
-    "tanh": "Tanh",
-    "softplus": "Softplus",
-    "leakyrelu": "LeakyReLU",
+_LOOKS = {
+    "relu": ("ReLU", "#0072B2"),
+    "abs": ("Abs", "#D55E00"),
+    "gelu": ("GELU", "#009E73"),
+    "silu": ("SiLU", "#56B4E9"),
+    "tanh": ("Tanh", "#CC79A7"),
+    "softplus": ("Softplus", "#E69F00"),
+    "leakyrelu": ("LeakyReLU", "#000000"),
 }
+ACTIVATIONS = {name: kind for name, (kind, _) in _LOOKS.items()}
 ONE_SIDED = ("relu", "gelu", "silu", "softplus")
 """Flat towards minus infinity: a unit far below 0 passes no gradient on, and stays there."""
 TWO_SIDED = ("abs", "tanh", "leakyrelu")
 """With a slope on both sides of 0."""
 INTENSITIES, DISTANCES = "2", "2-neg"
-FORMS = {
-    "": "outputs free",
-    INTENSITIES: "held to intensities",
-    DISTANCES: "held to distances",
-}
+FORMS = {"": "outputs free", INTENSITIES: "held to intensities", DISTANCES: "held to distances"}
 """What a name ends in, and what that does to the outputs."""
-_COLOURS = {
-    "relu": "#0072B2",
-    "abs": "#D55E00",
-    "gelu": "#009E73",
-    "silu": "#56B4E9",
-    "tanh": "#CC79A7",
-    "softplus": "#E69F00",
-    "leakyrelu": "#000000",
-}
 _MARKERS = {"": "o", INTENSITIES: "^", DISTANCES: "v"}  # large is strong, small is near
 
 
@@ -118,9 +111,9 @@ def text_of(model: str, classes: int | str = "C", hidden: int = 128) -> str:
 
 MODELS = {
     f"{name}{form}": Model(
-        label + form.replace("neg", "Neg"), text_of(f"{name}{form}"), _COLOURS[name], _MARKERS[form]
+        label + form.replace("neg", "Neg"), text_of(f"{name}{form}"), colour, _MARKERS[form]
     )
-    for name, label in ACTIVATIONS.items()
+    for name, (label, colour) in _LOOKS.items()
     for form in FORMS
 }
 
@@ -137,13 +130,7 @@ class ActivationsConfig(Config, frozen=True, kw_only=True):
 
     data: Annotated[
         tuple[str, ...],
-        Option(
-            "Data sets: names of `mahalens data list`, or files.",
-            ("digits",),
-            published=("mnist",),
-            fixed=lambda data: tuple(data) != ("mnist",),
-            metavar="NAME|FILE,...",
-        ),
+        data_option(("digits",), ("mnist",), fixed=lambda data: tuple(data) != ("mnist",)),
     ]
     models: Annotated[tuple[str, ...], models_option(MODELS)]
     train_size: Annotated[int | None, train_size_option(5_000)]
@@ -174,75 +161,46 @@ its layer. Unlike a size of 1e-6, that means the same for smooth activations."""
 RARE = 0.1
 """An output is rarely chosen if it is for fewer samples than this share of those of its class."""
 
+_FLAT = f"spread over the training samples is below {FLAT:.0%} of the largest in their layer"
+_DEAD = "units that exceed 1e-6 in size on none of the training samples"
 _STATES = {
-    "unused": (
-        "Outputs never chosen",
-        "Share of the output units that are the largest for none of the training samples",
-    ),
+    "unused": ("Outputs never chosen", "that are the largest for none of the training samples"),
     "rare": (
         "Outputs rarely chosen",
-        f"Share of the output units that are the largest for fewer training samples than "
-        f"{RARE:.0%} of those of their class",
+        f"chosen for fewer training samples than {RARE:.0%} of those of their class",
     ),
-    "flat": (
-        "Flat outputs",
-        f"Share of the output units whose spread over the training samples is below {FLAT:.0%} of "
-        "the largest spread among the outputs: they say nothing",
-    ),
-    "dead": (
-        "Dead outputs",
-        "Share of the output units that exceed 1e-6 in size on none of the training samples",
-    ),
+    "flat": ("Flat outputs", f"whose {_FLAT}: they say nothing"),
+    "dead": ("Dead outputs", f"among {_DEAD}"),
 }
 METRICS = {
-    **{name: PAPER_METRICS[name] for name in ("test_accuracy", "train_accuracy", "train_loss")},
+    **{name: NETWORK_METRICS[name] for name in ("test_accuracy", "train_accuracy", "train_loss")},
     **{
-        f"{kind}_outputs{ending}": Metric(f"{label}{when}", f"{meaning}{how}.", unit="%")
+        f"{kind}_outputs{ending}": Metric(f"{label}{when}", f"Share of outputs {text}{how}.", "%")
         for when, ending, how in (
             ("", "", ""),
             (" before training", "_start", ", with the starting weights"),
         )
-        for kind, (label, meaning) in _STATES.items()
+        for kind, (label, text) in _STATES.items()
     },
     "outputs_lost": Metric(
-        "Outputs flattened by training",
-        "Flat outputs after training less those before: above 0 where training made outputs flat.",
-        unit="points",
+        "Outputs flattened by training", "Flat outputs after training less before.", "points"
     ),
-    "flat_hidden": Metric(
-        "Flat hidden units",
-        f"Share of the hidden units whose spread over the training samples is below {FLAT:.0%} of "
-        "the largest spread among them.",
-        unit="%",
-    ),
-    "dead_hidden": Metric(
-        "Dead hidden units",
-        "Share of the hidden units that exceed 1e-6 in size on none of the training samples.",
-        unit="%",
-    ),
-    **{name: PAPER_METRICS[name] for name in ("epochs_to_converge", "late_gain")},
+    "flat_hidden": Metric("Flat hidden units", f"Share of hidden units whose {_FLAT}.", "%"),
+    "dead_hidden": Metric("Dead hidden units", f"Share of hidden {_DEAD}.", "%"),
+    "epochs_to_converge": EPOCHS_TO_CONVERGE,
+    "late_gain": NETWORK_METRICS["late_gain"],
 }
 
 # --- Claims -----------------------------------------------------------------------------------
 
 ACCURACY = "test_accuracy"
-PAPER, CHECKS, OURS = "learn-metrics", "next-checks", "here"
-COLLAPSE = -20.0
-"""Points below the free network from which on one held to intensities counts as collapsed."""
+PAPER, CHECKS = "learn-metrics", "next-checks"
 _OTHERS = tuple(name for name in ACTIVATIONS if name != "abs")
 _NEW = tuple(name for name in ACTIVATIONS if name not in ("relu", "abs"))
-
-
-def _below(model: str, than: str, points: float) -> Difference:
-    return Difference(ACCURACY, model, than, "below", points)
-
-
-def _above(model: str, than: str, points: float) -> Difference:
-    return Difference(ACCURACY, model, than, "above", points)
-
-
-def _few(metric: str, model: str) -> Average:
-    return Average(metric, model, "below", 1.0)
+_lower, _within = partial(Lower, ACCURACY), partial(Within, ACCURACY)
+_below = partial(Difference, ACCURACY, side="below")
+_above = partial(Difference, ACCURACY, side="above")
+_few = partial(Average, side="below", bound=1.0)
 
 
 def _list(names: Sequence[str]) -> str:
@@ -255,123 +213,101 @@ def _list(names: Sequence[str]) -> str:
     return f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
-def _label(model: str) -> str:
-    return MODELS[model].label
+# A network held to intensities has collapsed if it is 20 points below the free one.
+_RELU2: Rows = {
+    "relu2-collapses": (
+        "ReLU2 collapses: more than 20 points below ReLU.",
+        _below("relu2", "relu", bound=-20.0),
+    ),
+}
+_COLLAPSE: Rows = {
+    "one-sided-collapse": (
+        f"Other activations that are flat on one side ({_list(ONE_SIDED[1:])}) collapse too: "
+        "held to intensities, more than 20 points below their free networks.",
+        every(_below(f"{name}2", name, bound=-20.0) for name in ONE_SIDED[1:]),
+    ),
+    "two-sided-survive": (
+        f"Activations with a slope on both sides ({_list(TWO_SIDED)}) do not collapse: less "
+        "than 20 points below their free networks.",
+        every(_above(f"{name}2", name, bound=-20.0) for name in TWO_SIDED),
+    ),
+}
+# These two were added after a first run on digits by Adam: only others can test them.
+_AFTERWARDS: Rows = {
+    "only-relu-fails": (
+        "Only ReLU fails: held to intensities, every other activation stays within 2 points of "
+        "its free network.",
+        every(_within(f"{name}2", name, 2.0) for name in ACTIVATIONS if name != "relu"),
+    ),
+    "a-slope-prevents-it": (
+        "A slope of 0.01 below 0 prevents it: LeakyReLU2 is more than 5 points above ReLU2, "
+        "and fewer than 1 % of its outputs are flat.",
+        Both(_above("leakyrelu2", "relu2", bound=5.0), _few("flat_outputs", "leakyrelu2")),
+    ),
+}
+_CHECKS: Rows = {
+    "one-sided-outputs-flatten": (
+        f"Training flattens intensity outputs of one-sided activations ({_list(ONE_SIDED)}): "
+        "more of them are flat after it than before.",
+        every(Average("outputs_lost", f"{name}2", "above", 0.0) for name in ONE_SIDED),
+    ),
+    "two-sided-outputs-live": (
+        f"Intensity outputs of two-sided activations ({_list(TWO_SIDED)}) live: fewer than 1 % "
+        "are flat after training.",
+        every(_few("flat_outputs", f"{name}2") for name in TWO_SIDED),
+    ),
+    "distance-outputs-live": (
+        "Distance outputs live with every activation: fewer than 1 % are never chosen.",
+        every(_few("unused_outputs", f"{name}2-neg") for name in ACTIVATIONS),
+    ),
+    "abs2-is-best": (
+        "Abs keeps its advantage: held to intensities, no other activation is as accurate as Abs2.",
+        every(_lower(f"{name}2", "abs2") for name in _OTHERS),
+    ),
+    "abs2-neg-is-worst": (
+        "Abs keeps its weakness: held to distances, every other activation is more accurate "
+        "than Abs2-Neg.",
+        every(_lower("abs2-neg", f"{name}2-neg") for name in _OTHERS),
+    ),
+}
+_CONTROLS: Rows = {
+    "free-are-equal": (
+        "Free, it matters little which: each of the five stays within a point of ReLU.",
+        every(_within(name, "relu", 1.0) for name in _NEW),
+    ),
+    "tanh-has-no-side": (
+        "A control: as Tanh is odd, negated outputs change nothing; Tanh2-Neg stays within a "
+        "point of Tanh2.",
+        _within("tanh2-neg", "tanh2", 1.0),
+    ),
+}
 
 
 def _claims_about(name: str) -> tuple[Claim, ...]:
     """Return what is asked of every activation."""
-    free, held, far = name, f"{name}{INTENSITIES}", f"{name}{DISTANCES}"
+    models = name, f"{name}{INTENSITIES}", f"{name}{DISTANCES}"
+    (free, held, far), (a, b, c) = models, (MODELS[model].label for model in models)
     source = PAPER if name in ("relu", "abs") else CHECKS
     # The paper has Abs2 equal to Abs, and Abs2-Neg worse than Abs2.
     unless_abs = OURS if name == "abs" else source
+    cost = f"Held to intensities, {b} is less accurate than {a}."
+    no_worse = f"Held to distances, {c} is no worse than {b}: at most a point below."
+    equal = f"Held to distances, {c} stays within a point of {a}."
+    vary = f"{b} varies more from trial to trial than {a}."
     return (
-        Claim(
-            f"{name}-intensities-cost",
-            f"Held to intensities, {_label(held)} is less accurate than {_label(free)}.",
-            Lower(ACCURACY, held, free),
-            unless_abs,
-        ),
-        Claim(
-            f"{name}-distances-no-worse",
-            f"Held to distances, {_label(far)} is no worse than {_label(held)}: at most a point "
-            "below.",
-            _above(far, held, -1.0),
-            unless_abs,
-        ),
-        Claim(
-            f"{name}-distances-equal-free",
-            f"Held to distances, {_label(far)} stays within a point of {_label(free)}.",
-            Within(ACCURACY, far, free, 1.0),
-            source,
-        ),
-        Claim(
-            f"{name}-intensities-vary",
-            f"{_label(held)} varies more from trial to trial than {_label(free)}.",
-            MoreVariable(ACCURACY, held, free),
-            unless_abs,
-        ),
+        Claim(f"{name}-intensities-cost", cost, _lower(held, free), unless_abs),
+        Claim(f"{name}-distances-no-worse", no_worse, _above(far, held, bound=-1.0), unless_abs),
+        Claim(f"{name}-distances-equal-free", equal, _within(far, free, 1.0), source),
+        Claim(f"{name}-intensities-vary", vary, MoreVariable(ACCURACY, held, free), unless_abs),
     )
 
 
 CLAIMS = (
-    Claim(
-        "relu2-collapses",
-        "ReLU2 collapses: more than 20 points below ReLU.",
-        _below("relu2", "relu", COLLAPSE),
-        PAPER,
-    ),
-    Claim(
-        "one-sided-collapse",
-        f"Other activations that are flat on one side ({_list(ONE_SIDED[1:])}) collapse too: "
-        "held to intensities, more than 20 points below their free networks.",
-        Every(tuple(_below(f"{name}2", name, COLLAPSE) for name in ONE_SIDED[1:])),
-        CHECKS,
-    ),
-    Claim(
-        "two-sided-survive",
-        f"Activations with a slope on both sides ({_list(TWO_SIDED)}) do not collapse: less "
-        "than 20 points below their free networks.",
-        Every(tuple(_above(f"{name}2", name, COLLAPSE) for name in TWO_SIDED)),
-        CHECKS,
-    ),
-    # The next two were added after a first run on digits by Adam: only others can test them.
-    Claim(
-        "only-relu-fails",
-        "Only ReLU fails: held to intensities, every other activation stays within 2 points of "
-        "its free network.",
-        Every(tuple(Within(ACCURACY, f"{n}2", n, 2.0) for n in ACTIVATIONS if n != "relu")),
-    ),
-    Claim(
-        "a-slope-prevents-it",
-        "A slope of 0.01 below 0 prevents it: LeakyReLU2 is more than 5 points above ReLU2, "
-        "and fewer than 1 % of its outputs are flat.",
-        Both(_above("leakyrelu2", "relu2", 5.0), _few("flat_outputs", "leakyrelu2")),
-    ),
-    Claim(
-        "one-sided-outputs-flatten",
-        f"Training flattens intensity outputs of one-sided activations ({_list(ONE_SIDED)}): "
-        "more of them are flat after it than before.",
-        Every(tuple(Average("outputs_lost", f"{name}2", "above", 0.0) for name in ONE_SIDED)),
-        CHECKS,
-    ),
-    Claim(
-        "two-sided-outputs-live",
-        f"Intensity outputs of two-sided activations ({_list(TWO_SIDED)}) live: fewer than 1 % "
-        "are flat after training.",
-        Every(tuple(_few("flat_outputs", f"{name}2") for name in TWO_SIDED)),
-        CHECKS,
-    ),
-    Claim(
-        "distance-outputs-live",
-        "Distance outputs live with every activation: fewer than 1 % are never chosen.",
-        Every(tuple(_few("unused_outputs", f"{name}2-neg") for name in ACTIVATIONS)),
-        CHECKS,
-    ),
-    Claim(
-        "abs2-is-best",
-        "Abs keeps its advantage: held to intensities, no other activation is as accurate as Abs2.",
-        Every(tuple(Lower(ACCURACY, f"{name}2", "abs2") for name in _OTHERS)),
-        CHECKS,
-    ),
-    Claim(
-        "abs2-neg-is-worst",
-        "Abs keeps its weakness: held to distances, every other activation is more accurate "
-        "than Abs2-Neg.",
-        Every(tuple(Lower(ACCURACY, "abs2-neg", f"{name}2-neg") for name in _OTHERS)),
-        CHECKS,
-    ),
-    Claim(
-        "free-are-equal",
-        "Free, it matters little which: each of the five stays within a point of ReLU.",
-        Every(tuple(Within(ACCURACY, name, "relu", 1.0) for name in _NEW)),
-    ),
-    Claim(
-        "tanh-has-no-side",
-        "A control: as Tanh is odd, negated outputs change nothing; Tanh2-Neg stays within a "
-        "point of Tanh2.",
-        Within(ACCURACY, "tanh2-neg", "tanh2", 1.0),
-    ),
+    *claims_from(PAPER, _RELU2),
+    *claims_from(CHECKS, _COLLAPSE),
+    *claims_from(OURS, _AFTERWARDS),
+    *claims_from(CHECKS, _CHECKS),
+    *claims_from(OURS, _CONTROLS),
     *(claim for name in ACTIVATIONS for claim in _claims_about(name)),
 )
 PAIRS = (
@@ -438,30 +374,24 @@ def measure(config: ActivationsConfig, job: Job, context: Context) -> Mapping[st
     data = _data(config, job.variant)
     inputs = _inputs(config, data)
     chain = nn.Chain.parse(text_of(job.work, data.classes, config.hidden), inputs=data.inputs)
-    start = of.start_of(chain, config.seed, job.trials, config.device)
-    before, _ = _read(start, data, inputs[0])
-    how: dict[str, Any] = {"epochs": config.epochs, "lr": config.learning_rate}
     kind = train.Adam if config.solver == "adam" else train.SGD
-    solver = of.train_networks(start, data, inputs, context, kind=kind, **how)
-    reached, accuracy = solver.history.epochs, solver.history["accuracy"].T.double().cpu()
-    after, more = _read(solver.stack, data, inputs[0])
-    test_y = data.test_y.to(config.device)
+    trained = of.train_networks(config, chain, job.trials, data, inputs, context, kind=kind)
+    stack = trained.solver.stack
+    (before, _), (after, more) = (_read(s, data, inputs[0]) for s in (trained.start, stack))
     metrics = {
-        "test_accuracy": of.accuracies(solver.stack, inputs[1], test_y).cpu(),
-        "train_loss": solver.final_loss.double().cpu(),
+        "test_accuracy": of.accuracies(stack, inputs[1], data.test_y.to(config.device)).cpu(),
+        "train_loss": trained.solver.final_loss.double().cpu(),
         **after,
         **{f"{name}_start": values for name, values in before.items()},
         "outputs_lost": after["flat_outputs"] - before["flat_outputs"],
         **more,
-        **of.curve_metrics(reached, accuracy),
+        **of.curve_metrics(*trained.curve),
     }
-    # A trial that ran away has no reading.
-    lost = solver.codes.cpu() == train.Status.NON_FINITE.code
     measures = Measures(
-        metrics={n: torch.where(lost, torch.nan, v.double()) for n, v in metrics.items()},
+        metrics=trained.unless_lost(metrics),
         seconds=time.perf_counter() - began,
-        curves={"test_accuracy": (reached, accuracy)},
-        weights=solver.stack.tensors(),
+        curves={"test_accuracy": trained.curve},
+        weights=stack.tensors(),
     )
     return {job.work: measures}
 
@@ -525,14 +455,7 @@ class _Spread:
 
 def finish(config: ActivationsConfig, results: Results) -> None:
     """Warn if networks were still learning when training ended."""
-    results.cautions += still_learning(results.mean("late_gain", _label))
-
-
-def published(
-    config: ActivationsConfig, metric: str, model: str, variant: str
-) -> PublishedValue | None:
-    """Return what the paper gives for its six networks on MNIST after 5,000 epochs."""
-    return published_value(metric, model, variant, PUBLISHED_EPOCHS)
+    results.cautions += still_learning(results.mean("late_gain", lambda m: MODELS[m].label))
 
 
 STUDY = Study(
@@ -547,7 +470,8 @@ STUDY = Study(
     jobs=lambda config: jobs_of(config.data, config.models, config.trials, AT_ONCE),
     measure=measure,
     finish=finish,
-    published=published,
+    # What the paper gives for its six networks on MNIST after 5,000 epochs.
+    published=lambda _, metric, model, data: published_value(metric, model, data, PUBLISHED_EPOCHS),
     primary=ACCURACY,
     pairs=PAIRS,
     tested=(ACCURACY,),
@@ -566,10 +490,7 @@ STUDY = Study(
     "distances. Trials differ in their starting weights alone.",
     plots=(
         Dots(
-            name="compared",
             title="How accurate is each network?",
-            caption="All networks share their trials: two whose clouds overlap can still differ in "
-            "every trial, which the paired tests see.",
             metric=ACCURACY,
             family=lambda model: FORMS[split(model)[1]],
         ),
@@ -577,8 +498,8 @@ STUDY = Study(
             name="forms",
             title="Which activations learn, and what does holding their outputs do to them?",
             caption="An activation that falls behind in the middle panel does not bear to be held "
-            "to intensities, and one that is back on the right is repaired by distances. A line "
-            "that still moves at the right edge has not converged.",
+            "to intensities; one that is back on the right is repaired by distances. A line that "
+            "still moves at the right edge has not converged.",
             column=ACCURACY,
             panel=lambda model: FORMS[split(model)[1]],
             line=lambda model: ACTIVATIONS[split(model)[0]],

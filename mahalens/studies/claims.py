@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -582,6 +582,20 @@ class Claim(msgspec.Struct, frozen=True):
     needs: dict[str, str] = {}
     only: tuple[str, ...] = ()
     on: tuple[str, ...] = ()
+
+
+def every(parts: Iterable[Predicate]) -> Every:
+    """Return that all of some predicates hold."""
+    return Every(tuple(parts))
+
+
+Rows = Mapping[str, tuple[str, Predicate]]
+"""The statements and predicates of claims, by key."""
+
+
+def claims_from(source: str, rows: Rows, *, each: bool = True) -> tuple[Claim, ...]:
+    """Return the claims of one source."""
+    return tuple(Claim(key, *row, source=source, each=each) for key, row in rows.items())
 
 
 class Judgement(msgspec.Struct, frozen=True):

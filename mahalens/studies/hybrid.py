@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from mahalens import data, nn, train
 from mahalens.errors import InputError
 from mahalens.studies._torch import torch
 from mahalens.studies.claims import (
+    OURS,
     Average,
     Both,
     Claim,
@@ -26,10 +28,14 @@ from mahalens.studies.claims import (
     Every,
     Lower,
     MoreVariable,
+    Rows,
     Within,
+    claims_from,
+    every,
 )
 from mahalens.studies.plots import Against, Curves, Dots
 from mahalens.studies.study import (
+    NETWORK_METRICS,
     Config,
     Job,
     Measures,
@@ -187,83 +193,57 @@ class HybridConfig(Config, frozen=True, kw_only=True):
 # --- Metrics ----------------------------------------------------------------------------------
 
 METRICS: dict[str, Metric] = {
-    "test_accuracy": Metric(
-        "Test accuracy",
-        "Share of the test samples given their class, after the last epoch.",
-        unit="%",
-        better="high",
-    ),
+    "test_accuracy": NETWORK_METRICS["test_accuracy"],
     "gain": Metric(
         "Gain over ReLU",
-        "Test accuracy less that of the layer of the same family with ReLU units alone, in the "
-        "same trial.",
-        unit="points",
-        better="high",
+        "Test accuracy less that of the layer of the same family with ReLU units alone.",
+        "points",
+        "high",
     ),
     "area": Metric(
         "Mean accuracy along training",
-        "Test accuracy averaged over all epochs from the start on: high where training is fast.",
-        unit="%",
-        better="high",
+        "Test accuracy averaged over all epochs: high where training is fast.",
+        "%",
+        "high",
     ),
-    "train_loss": Metric(
-        "Training loss", "Cross-entropy over the batches of the last epoch.", log=True
-    ),
+    "train_loss": NETWORK_METRICS["train_loss"],
     "epochs_to_tenth": Metric(
         "Epochs to a tenth",
         "First epoch with a training loss of at most a tenth of that of guessing, ln C / 10; one "
         "more than there are where there is none.",
-        unit="epochs",
+        "epochs",
         log=True,
     ),
     "fastest_epochs": Metric(
         "Fewest epochs to a tenth",
-        "The same at the learning rate of the grid that gets there first, on the training samples "
-        "that learning rates are tried on.",
-        unit="epochs",
+        "The same at the learning rate that gets there first, of those that are tried.",
+        "epochs",
         log=True,
     ),
-    "late_gain": Metric(
-        "Late gain",
-        "Points of test accuracy gained in the last tenth of the epochs.",
-        unit="points",
-        better=None,
-    ),
-    "dead": Metric(
-        "Dead units",
-        "Share of the hidden units that exceed 1e-6 in size on none of the training samples.",
-        unit="%",
-    ),
-    "dead_relu": Metric(
-        "Dead ReLU units",
-        "Share of the ReLU units that exceed 1e-6 on none of the training samples.",
-        unit="%",
-    ),
+    "late_gain": NETWORK_METRICS["late_gain"],
+    "dead": Metric("Dead units", "Hidden units that exceed 1e-6 on no training sample.", "%"),
+    "dead_relu": Metric("Dead ReLU units", "The same among the ReLU units.", "%"),
     "flat_abs": Metric(
         "Abs units that do not fold",
-        "Share of the Abs units with all training samples on one side of their hyperplane, where "
-        "they are linear.",
-        unit="%",
-        better=None,
+        "Abs units with all training samples on one side, where they are linear.",
+        "%",
+        None,
     ),
     "abs_weight": Metric(
         "Weight on Abs units",
         "Share of Abs units in what moves the outputs: the spread of each unit's activation times "
         "the size of its weights to the classes.",
-        unit="%",
-        better=None,
+        "%",
+        None,
     ),
     "learned_abs": Metric(
         "Learned part of an Abs",
-        "Minus the slope for negative numbers that units have learned, on average: 0 is a ReLU, 1 "
-        "an Abs, -1 a linear unit. They start at 0.5.",
+        "Minus the mean slope for negative numbers that units have learned, from 0.5: 0 is a ReLU, "
+        "1 an Abs, -1 a linear unit.",
         better=None,
     ),
     "rate": Metric(
-        "Learning rate",
-        "The one that did best on held-out training samples.",
-        better=None,
-        log=True,
+        "Learning rate", "The best on held-out training samples.", better=None, log=True
     ),
     "seconds": Metric("Time", "Of the last training of a trial, without the choice of rate.", "s"),
 }
@@ -274,106 +254,81 @@ ACCURACY = "test_accuracy"
 THEORY = "interpreting"
 
 
-def _beats(model: str, than: str, points: float = 0.0, metric: str = ACCURACY) -> Difference:
-    return Difference(metric, model, than, "above", points)
+_above = partial(Difference, ACCURACY, side="above")
+_faster = partial(Lower, "fastest_epochs")
 
 
-def _faster(model: str, than: str) -> Lower:
-    return Lower("fastest_epochs", model, than)
+def _beats(model: str, than: str, points: float = 0.0) -> Difference:
+    return _above(model, than, bound=points)
 
 
 MIXED = tuple(n for n, m in MIXTURES.items() if m.family == WIDE and 0 < (m.share or 0) < 1)
 
-CLAIMS = (
-    Claim(
-        "half-beats-relu",
+_EXPECTED: Rows = {
+    "half-beats-relu": (
         "A layer half of Abs units is more accurate than one of ReLU units alone.",
         _beats("abs-50", "abs-0"),
-        THEORY,
     ),
-    Claim(
-        "half-beats-both",
+    "half-beats-both": (
         "A layer half of Abs units is more accurate than both pure layers.",
         Both(_beats("abs-50", "abs-0"), _beats("abs-50", "abs-100")),
-        THEORY,
     ),
-    Claim(
-        "narrow-half-beats-both",
-        "So it is where units are scarce: a narrow layer half of Abs units is more accurate "
-        "than both pure ones.",
+    "narrow-half-beats-both": (
+        "So it is where units are scarce: a narrow layer half of Abs units beats both pure ones.",
         Both(_beats("narrow-50", "narrow-0"), _beats("narrow-50", "narrow-100")),
-        THEORY,
     ),
-    Claim(
-        "abs-equals-relu",
+    "abs-equals-relu": (
         "Abs units and ReLU units say the same: pure layers differ by less than a point.",
         Within(ACCURACY, "abs-100", "abs-0", 1.0),
-        THEORY,
     ),
-    Claim(
-        "narrow-abs-beats-relu",
+    "narrow-abs-beats-relu": (
         "Where units are scarce, Abs units alone are more accurate than as many ReLU units.",
         _beats("narrow-100", "narrow-0"),
-        THEORY,
     ),
-    Claim(
-        "one-abs-for-two-relu",
+    "one-abs-for-two-relu": (
         "One Abs unit stands for two ReLU units: the narrow Abs layer is at most a point less "
         "accurate than twice as many ReLU units.",
         _beats("narrow-100", "narrow-double", -1.0),
-        THEORY,
     ),
-    Claim(
-        "narrow-gains-more",
+    "narrow-gains-more": (
         "Abs units gain more over ReLU units in the narrow layer than in the wide one.",
-        _beats("narrow-100", "abs-100", metric="gain"),
-        THEORY,
+        Difference("gain", "narrow-100", "abs-100", "above", 0.0),
     ),
-    Claim(
-        "mixing-costs-nothing",
-        "Mixing costs nothing: no wide mixture is more than a point less accurate than ReLU "
-        "units alone.",
-        Every(tuple(_beats(name, "abs-0", -1.0) for name in MIXED)),
+}
+_OUR_CLAIMS: Rows = {
+    "mixing-costs-nothing": (
+        "Mixing costs nothing: no wide mixture is a point less accurate than ReLU units alone.",
+        every(_beats(name, "abs-0", -1.0) for name in MIXED),
     ),
-    Claim(
-        "more-abs-more-accurate",
+    "more-abs-more-accurate": (
         "The more Abs units, the more accurate: half beats none, and all beat half.",
         Every((_beats("abs-50", "abs-0"), _beats("abs-100", "abs-50"))),
     ),
-    Claim(
-        "more-abs-faster",
+    "more-abs-faster": (
         "The more Abs units, the faster: at its fastest learning rate, half gets to a tenth of "
         "the loss of guessing in fewer epochs than none, and all in fewer than half.",
         Every((_faster("abs-50", "abs-0"), _faster("abs-100", "abs-50"))),
     ),
-    Claim(
-        "narrow-more-abs-faster",
-        "Where units are scarce, too: half Abs units are faster than none, and all faster than "
-        "half.",
+    "narrow-more-abs-faster": (
+        "Where units are scarce, too: half Abs units are faster than none, and all than half.",
         Every((_faster("narrow-50", "narrow-0"), _faster("narrow-100", "narrow-50"))),
     ),
-    Claim(
-        "relu-varies-more",
-        "Where units are scarce, the accuracy of ReLU units varies more from trial to trial "
-        "than that of Abs units.",
+    "relu-varies-more": (
+        "Where units are scarce, the accuracy of ReLU units varies more than that of Abs units.",
         MoreVariable(ACCURACY, "narrow-0", "narrow-100"),
     ),
-    Claim(
-        "only-relu-units-die",
-        "Units of the wide ReLU layer die (more than 1 %), those of the Abs layer do not "
-        "(fewer than 1 %).",
-        Every(
-            (
-                Average("dead", "abs-0", "above", 1.0),
-                Average("dead", "abs-100", "below", 1.0),
-            )
-        ),
+    "only-relu-units-die": (
+        "Units of the wide ReLU layer die (more than 1 %), those of the Abs layer do not (fewer).",
+        Every((Average("dead", "abs-0", "above", 1.0), Average("dead", "abs-100", "below", 1.0))),
     ),
-    Claim(
-        "outputs-lean-on-abs",
+    "outputs-lean-on-abs": (
         "Given as many of both, outputs lean on Abs units: more than half of what moves them.",
         Average("abs_weight", "abs-50", "above", 50.0),
     ),
+}
+CLAIMS = (
+    *claims_from(THEORY, _EXPECTED),
+    *claims_from(OURS, _OUR_CLAIMS),
     *(
         Claim(
             f"{model}-becomes-abs",
@@ -406,13 +361,11 @@ def check(config: HybridConfig, folder: Path | None) -> dict[str, Any]:
 
     facts = check_sets(config.data, config.train_size)
     for name in config.data:
-        samples = samples_of(name, seed=config.seed, trial=0, train_size=config.train_size)
-        if not data.held_out(
-            samples.y, VALIDATION, data.stream(config.seed, "validation", 0, 0)
-        ).any():
+        y = samples_of(name, seed=config.seed, trial=0, train_size=config.train_size).y
+        if not data.held_out(y, VALIDATION, data.stream(config.seed, "validation", 0, 0)).any():
             raise InputError(
-                f"--data {name}: {len(samples.y)} training samples leave none to choose learning "
-                "rates by; give at least 5 of some class"
+                f"--data {name}: {len(y)} training samples leave none to choose learning rates by; "
+                "give at least 5 of some class"
             )
     return {"data": facts, "epochs": config.epochs}
 
@@ -420,11 +373,10 @@ def check(config: HybridConfig, folder: Path | None) -> dict[str, Any]:
 def jobs(config: HybridConfig) -> list[Job]:
     """Cut the work: some trials of all layers of one family; one by one where samples are many."""
     families = dict.fromkeys(MIXTURES[name].family for name in config.models)
-    small = ("digits", "iris", "wine", "breast-cancer")
     return [
         job
         for name in config.data
-        for job in jobs_of([name], families, config.trials, 4 if name in small else 1)
+        for job in jobs_of([name], families, config.trials, 4 if name in DEFAULT_DATA else 1)
     ]
 
 
@@ -442,12 +394,8 @@ def measure(config: HybridConfig, job: Job, context: Context) -> dict[str, Measu
     """Train and read every layer of the family ``job.work`` in the job's trials."""
     from mahalens.studies.samples import samples_of
 
-    sets = [
-        samples_of(job.variant, seed=config.seed, trial=trial, train_size=config.train_size).to(
-            config.device
-        )
-        for trial in job.trials
-    ]
+    how: dict[str, Any] = {"seed": config.seed, "train_size": config.train_size}
+    sets = [samples_of(job.variant, trial=t, **how).to(config.device) for t in job.trials]
     names = [name for name in config.models if MIXTURES[name].family == job.work]
     measures: dict[str, Measures] = {}
     for place, name in enumerate(names):
@@ -766,28 +714,20 @@ STUDY = Study(
         Against(
             name="shares",
             title="What do Abs units gain over ReLU units?",
-            caption="Points of test accuracy that a layer has more than one of as many ReLU units "
-            "in the same trial: mean with 95 % interval. Half-way up a straight line, a mixture is "
-            "just between the pure layers; it pays only where the line bulges upwards. If one Abs "
-            "unit stands for two ReLU units, the narrow Abs layer (right) reaches the dashed line.",
+            caption="Points of test accuracy more than as many ReLU units have in the same trial: "
+            "mean with 95 % interval. A mixture pays only where the line bulges upwards. If one "
+            "Abs unit stands for two ReLU units, the narrow Abs layer (right) reaches the dashed "
+            "line.",
             metrics=("gain",),
             at=_share,
             line=lambda model: MIXTURES[model].family,
             label="share of Abs units, %",
         ),
         Dots(
-            name="compared",
             title="How accurate is each layer?",
-            caption="All models share their trials: two whose clouds overlap can still differ in "
-            "every trial, which the paired tests see.",
             metric=ACCURACY,
             family=lambda model: MIXTURES[model].family,
         ),
-        Curves(
-            name="progress",
-            title="How fast does each layer learn?",
-            caption="A line that still moves at the right edge has not converged.",
-            column=ACCURACY,
-        ),
+        Curves(name="progress", title="How fast does each layer learn?", column=ACCURACY),
     ),
 )

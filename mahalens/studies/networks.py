@@ -6,8 +6,8 @@ the same first layer in every model, and train by full-batch gradient descent on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from mahalens.nn.chain import ELEMENTWISE
 from mahalens.studies.run import thread_count
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import remember
-from mahalens.train import SGD, CrossEntropy, TrialStack
+from mahalens.train import SGD, CrossEntropy, Status, TrialStack
 from mahalens.train.layers import activation_rule
 
 if TYPE_CHECKING:
@@ -84,8 +84,13 @@ def pixel_inputs(data: LabelledData, pixels: str, device: str = "cpu") -> tuple[
     return x.to(device), test_x.to(device)
 
 
-def facts_of(data: LabelledData, epochs: int) -> dict[str, Any]:
-    """Return the facts of a summary about the data and the training."""
+def pixel_facts(config: Any) -> dict[str, Any]:
+    """Load the data of a run; return facts for its summary, about the data and the training."""
+    data = training_data(config.data, config.train_size, config.seed)
+    if "normalised" in config.pixels and float(data.x.min()) == float(data.x.max()):
+        raise InputError(
+            f"--data {config.data}: all pixels are equal; nothing can be learned from them"
+        )
     mean, spread = scale_of(data)
     return {
         "data": data.name,
@@ -94,7 +99,7 @@ def facts_of(data: LabelledData, epochs: int) -> dict[str, Any]:
         "test_samples": len(data.test_y),
         "inputs": data.inputs,
         "classes": data.classes,
-        "epochs": epochs,
+        "epochs": config.epochs,
         "largest_pixel": data.largest,
         "pixel_mean": mean,
         "pixel_spread": spread,
@@ -115,28 +120,56 @@ def start_of(chain: Chain, seed: int, trials: Sequence[int], device: str = "cpu"
     return start if device == "cpu" else TrialStack(start.model, start.values.to(device))
 
 
+class Trained(NamedTuple):
+    """Trials of one network: as they started, their solver, and epochs and test accuracies."""
+
+    start: TrialStack
+    solver: Any
+    curve: tuple[Tensor, Tensor]
+
+    @property
+    def codes(self) -> Tensor:
+        """How each trial ended ``[T]``."""
+        codes: Tensor = self.solver.codes.cpu()
+        return codes
+
+    def unless_lost(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return metrics ``[T]`` in float64, NaN where a trial ran away: it has no reading."""
+        lost = self.codes == Status.NON_FINITE.code
+        return {n: torch.where(lost, torch.nan, v.double()) for n, v in metrics.items()}
+
+
 def train_networks(
-    start: TrialStack,
+    config: Any,
+    chain: Chain,
+    trials: Sequence[int],
     data: LabelledData,
     inputs: tuple[Tensor, Tensor],
     context: Context,
     *,
-    epochs: int,
-    lr: float,
     kind: Any = SGD,
     share: tuple[float, float] = (0.0, 0.95),
-) -> Any:
-    """Train some trials by full-batch descent; the solver's history has their test accuracy."""
+) -> Trained:
+    """Train some trials by full-batch descent, and test them on the way."""
     x, test_x = inputs
     y, test_y = data.y.to(x.device), data.test_y.to(x.device)
+    start = start_of(chain, config.seed, trials, config.device)
     objective = CrossEntropy(start.model, x, y, engine=context.engine)
-    solver = kind(objective, start, epochs, lr=lr)
+    solver = kind(objective, start, config.epochs, lr=config.learning_rate)
 
     def accuracy(running: Any) -> dict[str, Tensor]:
         return {"accuracy": accuracies(running.stack, test_x, test_y)}
 
-    at = measured_epochs(epochs)
-    return context.drive("training", solver, share=share, metrics=accuracy, at=at)
+    at = measured_epochs(config.epochs)
+    solver = context.drive("training", solver, share=share, metrics=accuracy, at=at)
+    history = solver.history
+    return Trained(start, solver, (history.epochs, history["accuracy"].T.double().cpu()))
+
+
+def statuses(codes: Tensor) -> list[str]:
+    """Return the words for how trials ended."""
+    every = list(Status)
+    return [every[code].value for code in codes.tolist()]
 
 
 def measured_epochs(epochs: int) -> list[int]:

@@ -12,9 +12,10 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -23,7 +24,18 @@ from mahalens import nn, stats, train
 from mahalens.errors import InputError, RunFolderError
 from mahalens.files import read_file
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import Average, Both, Claim, Every, Indistinguishable, Lower
+from mahalens.studies.claims import (
+    OURS,
+    Average,
+    Both,
+    Every,
+    Indistinguishable,
+    Lower,
+    Rows,
+    Side,
+    claims_from,
+    every,
+)
 from mahalens.studies.folder import (
     LEVELS,
     SUMMARY,
@@ -42,10 +54,13 @@ from mahalens.studies.representation import (
     RepresentationConfig,
     both_pixels,
     choose_models,
+    networks_option,
+    one_set_option,
     pixels_option,
     text_of,
 )
 from mahalens.studies.study import (
+    NETWORK_METRICS,
     Config,
     Job,
     Measures,
@@ -54,6 +69,7 @@ from mahalens.studies.study import (
     PublishedValue,
     Results,
     Study,
+    count_option,
     flag_of,
     hidden_option,
     jobs_of,
@@ -61,12 +77,12 @@ from mahalens.studies.study import (
     name_of,
     still_learning,
     train_size_option,
-    unless_large,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mahalens.data import LabelledData
     from mahalens.studies.run import Context
     from mahalens.train import TrialStack
 
@@ -136,51 +152,23 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
             named="from",
         ),
     ] = None
-    data: Annotated[
-        str,
-        Option(
-            "A data set, or a file or folder of yours.",
-            "digits",
-            published="mnist",
-            fixed=lambda data: data != "mnist",
-            shown="mnist if it is here, else digits",
-            metavar="NAME|FILE",
-        ),
-    ]
+    data: Annotated[str, one_set_option(shown="mnist if it is here, else digits")]
     models: Annotated[
         tuple[str, ...],
-        Option(
+        networks_option(
             "Networks of the representation study, by name or family.",
             PUBLISHED_MODELS,
-            published=PUBLISHED_MODELS,
-            choices={name: model.text for name, model in MODELS.items()},
-            subset=True,
-            metavar="a,b,...",
+            PUBLISHED_MODELS,
+            "",
         ),
     ]
     pixels: Annotated[tuple[str, ...], pixels_option(("raw",), "raw; with --from: all")]
     train_size: Annotated[int | None, train_size_option(5_000)]
     epochs: Annotated[
-        int,
-        Option(
-            "Epochs of training.",
-            unless_large(2_000, 1_000),
-            published=PUBLISHED_EPOCHS,
-            fixed=True,
-            shown="2000; 1000 with large data sets",
-            least=1,
-        ),
+        int, count_option("Epochs of training.", 2_000, large=1_000, full=PUBLISHED_EPOCHS)
     ]
     trials: Annotated[
-        int,
-        Option(
-            "Trials of each network.",
-            unless_large(10, 5),
-            published=PUBLISHED_TRIALS,
-            fixed=True,
-            shown="10; 5 with large data sets",
-            least=1,
-        ),
+        int, count_option("Trials of each network.", 10, large=5, full=PUBLISHED_TRIALS)
     ]
     hidden: Annotated[int, hidden_option()] = 128
     learning_rate: Annotated[float, learning_rate_option()] = 1e-3
@@ -193,12 +181,8 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
             given["models"] = choose_models(given["models"], None)
         given["pixels"] = both_pixels(given.get("pixels"))
         if given.get("networks") is not None:
-            if published:
-                raise InputError(
-                    "--from with --published: its networks are trained already; leave one of them "
-                    "out"
-                )
-            return cls._from_run(Path(given.pop("networks")), given)
+            source = Path(given.pop("networks"))
+            return cls._from_run(source, {**given, "published": published or None})
         if not published and given.get("data") is None:
             given["data"] = "mnist" if _is_here("mnist") else "digits"
             if given["data"] == "digits":
@@ -230,10 +214,8 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
             )
         names = ("data", "epochs", "trials", "train_size", "seed", "hidden", "learning_rate")
         same = {name: getattr(options, name) for name in (*names, "shortened")}
-        same |= {
-            "device": given.get("device") or "cpu",
-            "tensorboard": bool(given.get("tensorboard")),
-        }
+        same["device"] = given.get("device") or "cpu"
+        same["tensorboard"] = bool(given.get("tensorboard"))
         return cls(networks=str(source), models=chosen, pixels=pixels, **same)
 
     def _deviations(self) -> dict[str, str]:
@@ -280,69 +262,51 @@ _MEANING = {
     "offset": "with each hidden unit's lowest activation moved by {level} of its range, its "
     "highest kept, and all values between in proportion",
 }
-_INDEX = (
-    "(D - I) / (D + I), with D the mean accuracy lost under the table's offsets, I under its "
-    "scales and clips: 1 for a network that relies on distances only, -1 for one that relies on "
-    "intensities only"
-)
-_MISFIT = "Mean distance from the published accuracies over the nine levels of the table"
 
 
 def _levels(start: str, said: str, where: str, kinds: tuple[str, ...]) -> dict[str, Metric]:
-    metrics = {}
-    for kind in kinds:
-        for level in TABLE[kind]:
-            amount = percent(kind, level)
-            metrics[f"{start}{column(kind, level)}"] = Metric(
-                f"{KINDS[kind]} {amount}{said}",
-                f"Accuracy on the {where} {_MEANING[kind].format(level=amount)}.",
-                unit="%",
-                better=None,
-            )
+    """Return the metrics of one place: accuracy at each level of the table, index and misfit."""
+    metrics = {
+        f"{start}{column(kind, level)}": Metric(
+            f"{KINDS[kind]} {percent(kind, level)}{said}",
+            f"Accuracy {_MEANING[kind].format(level=percent(kind, level))}; on {where}.",
+            "%",
+            None,
+        )
+        for kind in kinds
+        for level in TABLE[kind]
+    }
+    ending = f"_{start}".rstrip("_")
+    metrics[f"reliance{ending}"] = Metric(
+        f"Reliance on distance{said}",
+        "(D - I) / (D + I), with D the mean accuracy lost under the table's offsets, I under its "
+        f"scales and clips: 1 if only distances count, -1 if only intensities do; on {where}.",
+        "index",
+        None,
+    )
+    metrics[f"misfit{ending}"] = Metric(
+        f"Distance from the published table{said}",
+        f"Mean distance from the nine published accuracies; on {where}.",
+        "points",
+    )
     return metrics
 
 
+_TRAIN = _levels("", "", "training samples", tuple(KINDS))
+_TEST = _levels("test_", ", test data", "test samples", tuple(KINDS))
+_AFTER = _levels(
+    "after_",
+    ", after the activation",
+    "training samples, perturbed after the activation function",
+    ("clip", "offset"),
+)
 METRICS: dict[str, Metric] = {
-    "train_accuracy": Metric(
-        "Training accuracy",
-        "Share of the training samples whose class has the largest output, unperturbed.",
-        unit="%",
-        better="high",
-    ),
-    "test_accuracy": Metric(
-        "Test accuracy", "The same on the test samples.", unit="%", better="high"
-    ),
-    **_levels("", "", "training samples", tuple(KINDS)),
-    "reliance": Metric("Reliance on distance", f"{_INDEX}.", unit="index", better=None),
-    "misfit": Metric("Distance from the published table", f"{_MISFIT}.", unit="points"),
-    **_levels("test_", ", test data", "test samples", tuple(KINDS)),
-    "reliance_test": Metric(
-        "Reliance on distance, test data", f"{_INDEX}; on the test samples.", "index", None
-    ),
-    **_levels(
-        "after_",
-        ", after the activation",
-        "training samples, perturbed after the activation function,",
-        ("clip", "offset"),
-    ),
-    "reliance_after": Metric(
-        "Reliance on distance, after the activation",
-        f"{_INDEX}; perturbed after the activation function.",
-        unit="index",
-        better=None,
-    ),
-    "misfit_after": Metric(
-        "Distance from the published table, after the activation",
-        f"{_MISFIT}, perturbed after the activation function.",
-        unit="points",
-    ),
-    "late_gain": Metric(
-        "Still gaining",
-        "Test accuracy gained over the last tenth of the epochs: near 0 once training has "
-        "converged.",
-        unit="points",
-        better=None,
-    ),
+    "train_accuracy": NETWORK_METRICS["train_accuracy"],
+    "test_accuracy": NETWORK_METRICS["test_accuracy"],
+    **_TRAIN,
+    **{name: metric for name, metric in _TEST.items() if name != "misfit_test"},
+    **_AFTER,
+    "late_gain": NETWORK_METRICS["late_gain"],
 }
 
 # --- Claims -----------------------------------------------------------------------------------
@@ -356,108 +320,77 @@ def _under(model: str, kind: str, level: float, place: str = "before") -> str:
     return perturbed(f"{model}-bias", kind, level, place)
 
 
-def _loses(
-    model: str, kind: str, level: float, side: Literal["below", "above"], points: float
-) -> Average:
+def _loses(model: str, kind: str, level: float, side: Side, points: float) -> Average:
     return Average(LOST, _under(model, kind, level), side, points)
+
+
+def _both_lose_less(kind: str, levels: tuple[float, ...], points: float) -> Every:
+    return every(_loses(model, kind, p, "below", points) for model in _BOTH for p in levels)
 
 
 def _cheaper(first: str, second: str) -> Lower:
     return Lower(LOST, first, second)
 
 
-def _both_lose_less(kind: str, levels: tuple[float, ...], points: float) -> Every:
-    return Every(tuple(_loses(model, kind, p, "below", points) for model in _BOTH for p in levels))
-
-
 def _offsets_cost_more(model: str) -> Every:
     scaled = _under(model, "scale", 0.1)
-    return Every(tuple(_cheaper(scaled, _under(model, "offset", p)) for p in (-0.1, 0.1)))
+    return every(_cheaper(scaled, _under(model, "offset", p)) for p in (-0.1, 0.1))
 
 
-CLAIMS = (
-    Claim(
-        "abs-fits-better-and-generalises-worse",
+_PAPER_CLAIMS: Rows = {
+    "abs-fits-better-and-generalises-worse": (
         "Abs fits the training set better than ReLU and the test set worse.",
         Both(
             Lower("train_accuracy", "relu-bias", "abs-bias"),
             Lower("test_accuracy", "abs-bias", "relu-bias"),
         ),
-        source=PAPER,
     ),
-    Claim(
-        "scale-10-costs-nothing",
+    "scale-10-costs-nothing": (
         "Scaling to 10 % costs neither network half a point.",
         _both_lose_less("scale", (0.1,), 0.5),
-        source=PAPER,
     ),
-    Claim(
-        "scale-10-is-not-significant",
+    "scale-10-is-not-significant": (
         "Scaling to 10 % changes neither network's accuracy significantly.",
-        Every(
-            tuple(
-                Indistinguishable("train_accuracy", _under(m, "scale", 0.1), f"{m}-bias", 0.5)
-                for m in _BOTH
-            )
+        every(
+            Indistinguishable("train_accuracy", _under(m, "scale", 0.1), f"{m}-bias", 0.5)
+            for m in _BOTH
         ),
-        source=PAPER,
     ),
-    Claim(
-        "scale-1-spares-abs",
+    "scale-1-spares-abs": (
         "Scaled to 1 %, Abs loses fewer than 6 points.",
         _loses("abs", "scale", 0.01, "below", 6.0),
-        source=PAPER,
     ),
-    Claim(
-        "scale-1-costs-relu",
+    "scale-1-costs-relu": (
         "Scaled to 1 %, ReLU loses more than 20 points.",
         _loses("relu", "scale", 0.01, "above", 20.0),
-        source=PAPER,
     ),
-    Claim(
-        "clip-50-costs-nothing",
+    "clip-50-costs-nothing": (
         "Clipping at 50 % of the range costs neither network a point.",
         _both_lose_less("clip", (0.5,), 1.0),
-        source=PAPER,
     ),
-    Claim(
-        "clip-10-costs-both",
-        "Clipping at 10 % of the range costs both networks: Abs more than 25 points, ReLU more "
-        "than 10.",
-        Every(
-            (
-                _loses("abs", "clip", 0.1, "above", 25.0),
-                _loses("relu", "clip", 0.1, "above", 10.0),
-            )
+    "clip-10-costs-both": (
+        "Clipping at 10 % of the range costs Abs more than 25 points and ReLU more than 10.",
+        every(
+            _loses(m, "clip", 0.1, "above", points) for m, points in (("abs", 25.0), ("relu", 10.0))
         ),
-        source=PAPER,
     ),
-    Claim(
-        "clip-10-costs-abs-more",
+    "clip-10-costs-abs-more": (
         "Clipping at 10 % of the range costs Abs more than ReLU.",
         _cheaper(_under("relu", "clip", 0.1), _under("abs", "clip", 0.1)),
-        source=PAPER,
     ),
-    Claim(
-        "offset-1-costs-nothing",
+    "offset-1-costs-nothing": (
         "Offsets of -1 % and +1 % cost neither network half a point.",
         _both_lose_less("offset", (-0.01, 0.01), 0.5),
-        source=PAPER,
     ),
-    Claim(
-        "offset-2-costs-abs",
+    "offset-2-costs-abs": (
         "Abs is sensitive beyond 1 %: offsets of -2 % and +2 % cost it more than a point.",
-        Every(tuple(_loses("abs", "offset", p, "above", 1.0) for p in (-0.02, 0.02))),
-        source=PAPER,
+        every(_loses("abs", "offset", p, "above", 1.0) for p in (-0.02, 0.02)),
     ),
-    Claim(
-        "offset-10-costs-abs",
+    "offset-10-costs-abs": (
         "Offsets of -10 % and +10 % cost Abs more than 10 points.",
-        Every(tuple(_loses("abs", "offset", p, "above", 10.0) for p in (-0.1, 0.1))),
-        source=PAPER,
+        every(_loses("abs", "offset", p, "above", 10.0) for p in (-0.1, 0.1)),
     ),
-    Claim(
-        "offset-25-ruins-abs-only",
+    "offset-25-ruins-abs-only": (
         "An offset of +25 % ruins Abs (more than 60 points) and not ReLU (fewer than 30).",
         Every(
             (
@@ -465,84 +398,66 @@ CLAIMS = (
                 _loses("relu", "offset", 0.25, "below", 30.0),
             )
         ),
-        source=PAPER,
     ),
-    Claim(
-        "relu-is-robuster-to-offsets",
+    "relu-is-robuster-to-offsets": (
         "Offsets of -10 %, +10 % and +25 % cost ReLU less than Abs.",
-        Every(
-            tuple(
-                _cheaper(_under("relu", "offset", p), _under("abs", "offset", p))
-                for p in (-0.1, 0.1, 0.25)
-            )
+        every(
+            _cheaper(_under("relu", "offset", p), _under("abs", "offset", p))
+            for p in (-0.1, 0.1, 0.25)
         ),
-        source=PAPER,
     ),
-    Claim(
-        "positive-offsets-cost-more",
+    "positive-offsets-cost-more": (
         "An offset of +10 % costs both networks more than one of -10 %.",
-        Every(tuple(_cheaper(_under(m, "offset", -0.1), _under(m, "offset", 0.1)) for m in _BOTH)),
-        source=PAPER,
+        every(_cheaper(_under(m, "offset", -0.1), _under(m, "offset", 0.1)) for m in _BOTH),
     ),
-    Claim(
-        "abs-offset-beats-scale",
-        "Abs loses more to offsets of -10 % and +10 % than to scaling to 10 %.",
-        _offsets_cost_more("abs"),
-        source=PAPER,
-    ),
-    Claim(
-        "relu-offset-beats-scale",
-        "ReLU loses more to offsets of -10 % and +10 % than to scaling to 10 %.",
-        _offsets_cost_more("relu"),
-        source=PAPER,
-    ),
-    Claim(
-        "abs-relies-on-distance",
-        "Abs relies on distances: it loses more to the offsets of the table than to its scales "
-        "and clips (index above 0).",
-        Average("reliance", "abs-bias", "above", 0.0),
-        source=PAPER,
-    ),
-    Claim(
-        "relu-relies-on-distance",
-        "ReLU relies on distances: it loses more to the offsets of the table than to its "
-        "scales and clips (index above 0).",
-        Average("reliance", "relu-bias", "above", 0.0),
-        source=PAPER,
-    ),
-    Claim(
-        "the-table-is-of-pre-activations",
+    **{
+        f"{m}-offset-beats-scale": (
+            f"{label} loses more to offsets of -10 % and +10 % than to scaling to 10 %.",
+            _offsets_cost_more(m),
+        )
+        for m, label in (("abs", "Abs"), ("relu", "ReLU"))
+    },
+    **{
+        f"{m}-relies-on-distance": (
+            f"{label} relies on distances: it loses more to the offsets of the table than to its "
+            "scales and clips (index above 0).",
+            Average("reliance", f"{m}-bias", "above", 0.0),
+        )
+        for m, label in (("abs", "Abs"), ("relu", "ReLU"))
+    },
+}
+_OUR_CLAIMS: Rows = {
+    "the-table-is-of-pre-activations": (
         "The published table is that of values perturbed before the activation function: they "
         "come nearer to it than values perturbed after it.",
-        Every(tuple(Lower("misfit", f"{m}-bias", after(f"{m}-bias")) for m in _BOTH)),
+        every(Lower("misfit", f"{m}-bias", after(f"{m}-bias")) for m in _BOTH),
     ),
-    Claim(
-        "after-the-activation-offsets-spare-abs",
+    "after-the-activation-offsets-spare-abs": (
         "After the activation function, where an offset only adds a constant to every output, "
         "offsets of -10 %, +10 % and +25 % cost Abs less than before it.",
-        Every(
-            tuple(
-                _cheaper(_under("abs", "offset", p, "after"), _under("abs", "offset", p))
-                for p in (-0.1, 0.1, 0.25)
-            )
+        every(
+            _cheaper(_under("abs", "offset", p, "after"), _under("abs", "offset", p))
+            for p in (-0.1, 0.1, 0.25)
         ),
     ),
-    Claim(
-        "after-the-activation-abs-relies-on-intensity",
+    "after-the-activation-abs-relies-on-intensity": (
         "After the activation function, Abs relies on intensities (index below 0).",
         Average("reliance", after("abs-bias"), "below", 0.0),
     ),
-    Claim(
-        "the-table-is-of-raw-pixels",
+}
+_WHOLE_RUN: Rows = {
+    "the-table-is-of-raw-pixels": (
         "The published table is that of raw pixels: they come nearer to it than normalised ones.",
-        Every(
-            tuple(
-                Lower("misfit", name_of(f"{m}-bias", "raw"), name_of(f"{m}-bias", "normalised"))
-                for m in _BOTH
-            )
+        every(
+            Lower("misfit", name_of(f"{m}-bias", "raw"), name_of(f"{m}-bias", "normalised"))
+            for m in _BOTH
         ),
-        each=False,
     ),
+}
+CLAIMS = (
+    *claims_from(PAPER, _PAPER_CLAIMS),
+    *claims_from(OURS, _OUR_CLAIMS),
+    *claims_from(OURS, _WHOLE_RUN, each=False),
 )
 
 # --- Published values -------------------------------------------------------------------------
@@ -610,14 +525,12 @@ def published_level(model: str, kind: str, level: float) -> float | None:
     return _TABLES[kind][level][_MODELS.index(model)]
 
 
-def published_reliance(model: str) -> float | None:
+def published_reliance(model: str) -> float:
     """Return the index that the published table comes to; the paper itself has none.
 
     >>> published_reliance("abs-bias"), published_reliance("relu-bias")
     (0.433, -0.349)
     """
-    if model not in _MODELS:
-        return None
     baseline = BASELINE["train_accuracy", model].mean
     lost = {
         kind: [baseline - _TABLES[kind][level][_MODELS.index(model)] for level in TABLE[kind]]
@@ -628,25 +541,21 @@ def published_reliance(model: str) -> float | None:
     return round((d - i) / (d + i), 3)
 
 
-def _published_table() -> dict[tuple[str, str], PublishedValue]:
-    """Return all published values, by metric and what claims call the network."""
-    table = dict(BASELINE)
-    for model in _MODELS:
-        index = published_reliance(model)
-        if index is not None:
-            table["reliance", model] = PublishedValue(index)
-        baseline = BASELINE["train_accuracy", model].mean
-        for kind, levels in _TABLES.items():
-            for level, values in levels.items():
-                value, name = values[_MODELS.index(model)], perturbed(model, kind, level)
-                table["train_accuracy", name] = PublishedValue(value)
-                table[LOST, name] = PublishedValue(round(baseline - value, 2))
-                if level in TABLE[kind]:
-                    table[column(kind, level), model] = PublishedValue(value)
+def _published_of(model: str) -> dict[tuple[str, str], PublishedValue]:
+    """Return the published values of a network, by metric and what claims call it."""
+    table = {("reliance", model): PublishedValue(published_reliance(model))}
+    baseline = BASELINE["train_accuracy", model].mean
+    for kind, levels in _TABLES.items():
+        for level, values in levels.items():
+            value, name = values[_MODELS.index(model)], perturbed(model, kind, level)
+            table["train_accuracy", name] = PublishedValue(value)
+            table[LOST, name] = PublishedValue(round(baseline - value, 2))
+            if level in TABLE[kind]:
+                table[column(kind, level), model] = PublishedValue(value)
     return table
 
 
-_PUBLISHED = _published_table()
+_PUBLISHED = BASELINE | _published_of("abs-bias") | _published_of("relu-bias")
 
 
 def published(
@@ -690,92 +599,67 @@ def writes(config: PerturbationConfig) -> dict[str, bytes]:
     }
 
 
-def _read_record(source: Path, name: str) -> bytes:
-    """Return a record of the run that networks are taken from, as that run wrote it."""
-    content = read_file(source / name)
-    if not is_unchanged(source, name):
-        raise RunFolderError(
-            f"{source / name}: has changed since its run was finished (its checksum does not fit); "
-            "bring the old file back, or train again"
-        )
-    return content
+_UNREADABLE = (OSError, KeyError, TypeError, ValueError, csv.Error, msgspec.MsgspecError)
 
 
-def _facts(source: Path) -> dict[str, object]:
-    try:
-        return dict(msgspec.json.decode(_read_record(source, SUMMARY))["facts"])
-    except InputError:
-        raise
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{source / SUMMARY}: cannot be read ({error})") from None
-
-
-def _spellings(pixels: str) -> tuple[str, ...]:
-    """Return how runs of this and of earlier versions spell a kind of pixels."""
-    return (pixels, "normalized") if pixels == "normalised" else (pixels,)
-
-
-def _network(
-    config: PerturbationConfig, source: Path, data: Any, pixels: str, model: str
-) -> dict[str, Tensor]:
+@contextmanager
+def _record(source: Path, name: str) -> Iterator[bytes]:
+    """Give a record of another run as that run wrote it; name it if it cannot be used."""
     from safetensors import SafetensorError
-    from safetensors.torch import load
 
-    files = [f"{WEIGHTS}/{spelled}-{model}.safetensors" for spelled in _spellings(pixels)]
-    file = next((file for file in files if (source / file).exists()), files[0])
-    chain = nn.Chain.parse(text_of(model, data.classes, config.hidden), inputs=data.inputs)
+    path = source / name
     try:
-        content = _read_record(source, file)
-        stack = train.TrialStack.from_tensors(chain, load(content))
-    except (OSError, SafetensorError) as error:
-        raise RunFolderError(f"{source / file}: cannot be read ({error}); train again") from None
+        content = read_file(path)
+        if not is_unchanged(source, name):
+            raise RunFolderError(
+                f"{path}: has changed since its run was finished (its checksum does not fit); "
+                "bring the old file back, or train again"
+            )
+        yield content
     except RunFolderError:
         raise
     except InputError as error:
-        raise RunFolderError(
-            f"{source / file}: does not fit its run ({error}); train again"
-        ) from None
-    if len(stack) != config.trials:
-        raise RunFolderError(
-            f"{source / file}: has {len(stack)} trials, but its run has {config.trials}; train "
-            "again"
-        )
-    rows = _trials(config, source, pixels, model)
-    try:
+        raise RunFolderError(f"{path}: does not fit its run ({error}); train again") from None
+    except (*_UNREADABLE, SafetensorError) as error:
+        raise RunFolderError(f"{path}: cannot be read ({error}); train again") from None
+
+
+def _facts(source: Path) -> dict[str, object]:
+    with _record(source, SUMMARY) as content:
+        return dict(msgspec.json.decode(content)["facts"])
+
+
+def _network(
+    config: PerturbationConfig, source: Path, data: LabelledData, pixels: str, model: str
+) -> dict[str, Tensor]:
+    """Return weights and endings of the trials of one network, of this or an earlier version."""
+    from safetensors.torch import load
+
+    spellings = (pixels, "normalized") if pixels == "normalised" else (pixels,)
+    files = [f"{WEIGHTS}/{spelled}-{model}.safetensors" for spelled in spellings]
+    file = next((file for file in files if (source / file).exists()), files[0])
+    chain = nn.Chain.parse(text_of(model, data.classes, config.hidden), inputs=data.inputs)
+    with _record(source, file) as content:
+        stack = train.TrialStack.from_tensors(chain, load(content))
+    with _record(source, TRIALS) as content:
+        table = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""))
+        rows = [row for row in table if row["model"] == model and row["pixels"] in spellings]
+        rows.sort(key=lambda row: int(row["trial"]))
         codes = [train.Status(row["status"]).code for row in rows]
-    except ValueError as error:
-        raise RunFolderError(f"{source / TRIALS}: {error}; train again") from None
-    gains = [float(row.get("late_gain") or "nan") for row in rows]
+        steps = [int(row["steps"]) for row in rows]
+        gains = [float(row.get("late_gain") or "nan") for row in rows]
+    for name, count in ((file, len(stack)), (TRIALS, len(rows))):
+        if count != config.trials:
+            raise RunFolderError(
+                f"{source / name}: has {count} trials of {model} with {pixels} pixels instead of "
+                f"{config.trials}; train again"
+            )
     return {
         "values": stack.values,
         "codes": torch.tensor(codes),
-        "steps": torch.tensor([int(row["steps"]) for row in rows]),
+        "steps": torch.tensor(steps),
         "late_gain": torch.tensor(gains, dtype=torch.float64),
     }
-
-
-def _trials(
-    config: PerturbationConfig, source: Path, pixels: str, model: str
-) -> list[dict[str, str]]:
-    path = source / TRIALS
-    try:
-        text = _read_record(source, TRIALS).decode("utf-8")
-        rows = [
-            row
-            for row in csv.DictReader(io.StringIO(text, newline=""))
-            if row["model"] == model and row["pixels"] in _spellings(pixels)
-        ]
-        rows.sort(key=lambda row: int(row["trial"]))
-    except InputError:
-        raise
-    except (OSError, KeyError, ValueError, csv.Error) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error}); train again") from None
-    if len(rows) != config.trials:
-        raise RunFolderError(
-            f"{path}: has {len(rows)} trials of {model} with {pixels} pixels instead of "
-            f"{config.trials}; train again"
-        )
-    return rows
 
 
 # --- Measure ----------------------------------------------------------------------------------
@@ -786,15 +670,9 @@ BLOCK = 1 << 18
 
 def check(config: PerturbationConfig, folder: Path | None) -> dict[str, Any]:
     """Load the data; refuse data that nothing can be learned from."""
-    from mahalens.studies.networks import facts_of, training_data
+    from mahalens.studies.networks import pixel_facts
 
-    data = training_data(config.data, config.train_size, config.seed)
-    if "normalised" in config.pixels and float(data.x.min()) == float(data.x.max()):
-        raise InputError(
-            f"--data {config.data}: all pixels are equal; nothing can be learned from them"
-        )
-    facts = facts_of(data, config.epochs)
-    return {**facts, "networks": config.networks or "trained here"}
+    return {**pixel_facts(config), "networks": config.networks or "trained here"}
 
 
 def measure(config: PerturbationConfig, job: Job, context: Context) -> Mapping[str, Measures]:
@@ -805,14 +683,12 @@ def measure(config: PerturbationConfig, job: Job, context: Context) -> Mapping[s
     inputs = of.pixel_inputs(data, job.variant, config.device)
     chain = nn.Chain.parse(text_of(job.work, data.classes, config.hidden), inputs=data.inputs)
     if config.networks is None:
-        start = of.start_of(chain, config.seed, job.trials, config.device)
-        how: dict[str, Any] = {"epochs": config.epochs, "lr": config.learning_rate}
-        solver = of.train_networks(start, data, inputs, context, share=(0.0, 0.7), **how)
-        stack, codes, steps = solver.stack, solver.codes.cpu(), solver.steps
-        accuracy = solver.history["accuracy"].T.double().cpu()
-        gain = of.curve_metrics(solver.history.epochs, accuracy)["late_gain"]
-        gain = torch.where(codes == train.Status.NON_FINITE.code, math.nan, gain)
-        seconds = solver.seconds
+        trained = of.train_networks(
+            config, chain, job.trials, data, inputs, context, share=(0.0, 0.7)
+        )
+        solver = trained.solver
+        stack, codes, steps, seconds = solver.stack, trained.codes, solver.steps, solver.seconds
+        gain = trained.unless_lost(of.curve_metrics(*trained.curve))["late_gain"]
     else:
         from safetensors.torch import load_file
 
@@ -820,10 +696,8 @@ def measure(config: PerturbationConfig, job: Job, context: Context) -> Mapping[s
         stack = train.TrialStack(chain, kept["values"].to(config.device))
         codes, steps, gain, seconds = kept["codes"], kept["steps"], kept["late_gain"], 0.0
     accuracies = perturb_networks(stack, data, inputs, context)
-    lost = codes == train.Status.NON_FINITE.code
     for values in accuracies.values():
-        values[lost] = math.nan
-    every = list(train.Status)
+        values[codes == train.Status.NON_FINITE.code] = math.nan
     measures = Measures(
         metrics=_metrics(accuracies, gain, job.work, data.name),
         seconds=seconds,
@@ -831,7 +705,7 @@ def measure(config: PerturbationConfig, job: Job, context: Context) -> Mapping[s
         weights=stack.tensors(),
         chain=str(chain),
         columns={"steps": steps.tolist()},
-        statuses=[every[code].value for code in codes.tolist()],
+        statuses=of.statuses(codes),
     )
     return {job.work: measures}
 
@@ -843,10 +717,9 @@ class Halves:
     below: TrialStack
     activation: Callable[[Tensor], Tensor]
     above: TrialStack
-    block: int = BLOCK
 
     @classmethod
-    def of(cls, stack: TrialStack, block: int = BLOCK) -> Halves:
+    def of(cls, stack: TrialStack) -> Halves:
         """Cut trained trials; a hidden layer without an activation function keeps its values."""
         from mahalens.studies.networks import hidden_layers, part_of
 
@@ -864,12 +737,11 @@ class Halves:
             part_of(stack, depth - (activation is not None)),
             activation or torch.nn.Identity(),
             train.TrialStack.from_tensors(above, tensors),
-            block,
         )
 
     def rows(self) -> int:
         """Return how many samples to look at together."""
-        return max(16, self.block // (len(self.below) * self.above.chain.inputs))
+        return max(16, BLOCK // (len(self.below) * self.above.chain.inputs))
 
     def ranges(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the least and greatest activation of every hidden unit over samples [T, 1, K]."""
@@ -886,11 +758,7 @@ class Halves:
 
 
 def perturb_networks(
-    stack: TrialStack,
-    data: Any,
-    inputs: tuple[Tensor, Tensor],
-    context: Context,
-    block: int = BLOCK,
+    stack: TrialStack, data: LabelledData, inputs: tuple[Tensor, Tensor], context: Context
 ) -> dict[str, Tensor]:
     """Return accuracies of the trials in per cent, unperturbed [T] and by level [T, L].
 
@@ -903,7 +771,7 @@ def perturb_networks(
     x, test_x = inputs
     y, test_y = data.y.to(x.device), data.test_y.to(x.device)
     with thread_count(1):
-        halves = Halves.of(stack, block)
+        halves = Halves.of(stack)
         ends = halves.ranges(x)
         result = _accuracies(halves, ends, x, y, ("train", "after"), context)
         return result | _accuracies(halves, ends, test_x, test_y, ("test",), context)
@@ -1003,52 +871,36 @@ def finish(config: PerturbationConfig, results: Results) -> None:
     """Add the table of levels, the evidence for claims about them, and their arrays."""
     from mahalens.auditing.perturb import GRID_LEVELS
 
-    grid = {str(kind): levels for kind, levels in GRID_LEVELS.items()}
+    grid = [(str(kind), level) for kind, levels in GRID_LEVELS.items() for level in levels]
     rows: list[list[Any]] = []
     for (pixels, model), own in results.measures.items():
-        accuracies = own.trial_plots
-        rows += _level_rows(accuracies, grid, model, pixels)
+        baseline = own.values("train_accuracy")
         for metric in ("reliance", "misfit"):
             values = own.values(f"{metric}_after")
             results.evidence[pixels, after(model), metric] = values
-        baseline = own.values("train_accuracy")
-        for place, what in (("before", "train"), ("after", "after")):
-            for kind, levels in grid.items():
-                for level in levels:
-                    name = perturbed(model, kind, level, place)
-                    values = _at(accuracies, what, kind, level).numpy()
-                    results.evidence[pixels, name, "train_accuracy"] = values
-                    results.evidence[pixels, name, LOST] = baseline - values
-        plots = _bands(accuracies, grid, model, config.data)
+        cells = {}
+        for kind, level in grid:
+            for what in ("train", "test", "after"):
+                cells[kind, level, what] = _at(own.trial_plots, what, kind, level).numpy()
+            for place, what in (("before", "train"), ("after", "after")):
+                name, values = perturbed(model, kind, level, place), cells[kind, level, what]
+                results.evidence[pixels, name, "train_accuracy"] = values
+                results.evidence[pixels, name, LOST] = baseline - values
+        for trial in range(own.trials):
+            for kind, level in grid:
+                three = (float(cells[kind, level, w][trial]) for w in ("train", "test", "after"))
+                rows.append([model, pixels, trial, kind, level, *three])
+        plots = _bands(own.trial_plots, model, config.data)
         results.measures[pixels, model] = replace(own, trial_plots={}, plots=plots)
     header = ("model", "pixels", "trial", "kind", "level", "train", "test", "after")
     results.tables[LEVELS] = (header, rows)
     results.cautions += still_learning(results.mean("late_gain"))
 
 
-def _level_rows(
-    accuracies: Mapping[str, Tensor],
-    grid: Mapping[str, tuple[float, ...]],
-    model: str,
-    pixels: str,
-) -> Iterator[list[Any]]:
-    for trial in range(len(accuracies["train/unperturbed"])):
-        for kind, levels in grid.items():
-            for level in levels:
-                cells = (
-                    float(_at(accuracies, what, kind, level)[trial])
-                    for what in ("train", "test", "after")
-                )
-                yield [model, pixels, trial, kind, level, *cells]
-
-
-def _bands(
-    accuracies: Mapping[str, Tensor],
-    grid: Mapping[str, tuple[float, ...]],
-    model: str,
-    data: str,
-) -> dict[str, Tensor]:
+def _bands(accuracies: Mapping[str, Tensor], model: str, data: str) -> dict[str, Tensor]:
     """Return mean and 95 % interval [3, L] by level, the levels, and the published means."""
+    from mahalens.auditing.perturb import GRID_LEVELS
+
     arrays = {}
     for name, values in accuracies.items():
         what, kind = name.split("/")
@@ -1058,7 +910,7 @@ def _bands(
                 summary = stats.summarise(values[:, place].numpy())
                 bands.append([summary.mean, *(summary.ci95 or (math.nan, math.nan))])
             arrays[f"{kind}.{what}"] = torch.tensor(bands, dtype=torch.float64).T
-    for kind, levels in grid.items():
+    for kind, levels in GRID_LEVELS.items():
         known = [published_level(model, kind, p) if data == "mnist" else None for p in levels]
         means = [math.nan if value is None else value for value in known]
         arrays[f"{kind}.levels"] = torch.tensor(levels, dtype=torch.float64)
@@ -1101,9 +953,8 @@ STUDY = Study(
             name="levels",
             title="What do intensities and distances cost, level by level?",
             caption="A network that relies on intensities falls in the first two columns, one that "
-            "relies on distances in the third, near an offset of 0. A scale of 100 %, a clip of "
-            "100 % and an offset of 0 leave the network as it was. Lines are means over the "
-            "trials.",
+            "relies on distances in the third, near 0. A scale or clip of 100 % and an offset of 0 "
+            "change nothing. Lines are means over the trials.",
             kinds=tuple(KINDS),
             what=(("train", "training samples"),),
             axes=tuple(f"{label.lower()} (%)" for label in KINDS.values()),
@@ -1114,8 +965,7 @@ STUDY = Study(
             title="Does it matter where the network is perturbed?",
             caption="Before the activation function an offset moves the hyperplane of a unit; "
             "after it, it adds a constant to what the outputs sum up. A clip before Abs leaves "
-            "large negative values alone. Published means, where there are any, show which of the "
-            "two the paper did. Scales are the same in both places.",
+            "large negative values alone. Published means show which of the two the paper did.",
             kinds=("clip", "offset"),
             what=(("train", "before the activation"), ("after", "after the activation")),
             row="model",

@@ -37,6 +37,11 @@ class Dots(Plot):
     Published means are marked. ``family`` puts a gap between rows of different families.
     """
 
+    name: str = "compared"
+    caption: str = (
+        "All models share their trials: two whose clouds overlap can still differ in every trial, "
+        "which the paired tests see."
+    )
     metric: str
     family: Callable[[str], str] | None = None
 
@@ -56,6 +61,7 @@ class Curves(Plot):
     is then drawn with its 95 % interval.
     """
 
+    caption: str = "A line that still moves at the right edge has not converged."
     column: str
     panel: Literal["", "model"] | Callable[[str], str] = ""
     draw: Literal["trials", "median"] = "median"
@@ -76,6 +82,11 @@ class Curves(Plot):
 class Differences(Plot):
     """Paired differences of every tested pair in one metric, with intervals, by variant."""
 
+    name: str = "differences"
+    caption: str = (
+        "Mean over the trials of the first model minus the second, with its 95 % interval. "
+        "Filled: significant after Holm's correction over the pairs of the data set."
+    )
     metric: str
 
 

@@ -639,7 +639,22 @@ _TITLES = {
 }
 
 
-# --- Options that many studies have -----------------------------------------------------------
+# --- Metrics and options that many studies have -----------------------------------------------
+
+NETWORK_METRICS = {
+    "test_accuracy": Metric(
+        "Test accuracy", "Share of test samples given their class, after training.", "%", "high"
+    ),
+    "train_accuracy": Metric("Training accuracy", "The same on the training samples.", "%", "high"),
+    "train_loss": Metric("Training loss", "Cross-entropy in the last epoch.", log=True),
+    "late_gain": Metric(
+        "Still gaining",
+        "Test accuracy gained over the last tenth of the epochs: near 0 once converged.",
+        "points",
+        None,
+    ),
+}
+"""Numbers of trained classifiers, for every study of them."""
 
 
 def is_large(data: str) -> bool:
@@ -658,13 +673,14 @@ def unless_large(usual: Any, large: Any) -> Callable[[Chosen], Any]:
     return choose
 
 
-def data_option(usual: Sequence[str], full: Sequence[str]) -> Option:
+def data_option(usual: Sequence[str], full: Sequence[str], **more: Any) -> Option:
     """Return the option ``--data`` of a study that goes through several data sets."""
     return Option(
         "Data sets: names of `mahalens data list`, or files.",
         tuple(usual),
         published=tuple(full),
         metavar="NAME|FILE,...",
+        **more,
     )
 
 

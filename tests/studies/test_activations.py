@@ -23,7 +23,6 @@ from mahalens.studies.activations import (
     ActivationsConfig,
     finish,
     measure,
-    published,
     split,
     text_of,
 )
@@ -69,9 +68,9 @@ def test_the_references_are_the_six_of_the_paper():
     assert {("gelu2", "gelu"), ("abs2-neg", "relu2-neg")} <= set(PAIRS)
     assert all(a in MODELS and b in MODELS and a != b for a, b in PAIRS)
     config = make()
-    assert published(config, "test_accuracy", "relu2", "mnist").mean == 47.20
-    assert published(config, "test_accuracy", "relu2", "digits") is None
-    assert published(config, "test_accuracy", "gelu2", "mnist") is None
+    assert STUDY.published(config, "test_accuracy", "relu2", "mnist").mean == 47.20
+    assert STUDY.published(config, "test_accuracy", "relu2", "digits") is None
+    assert STUDY.published(config, "test_accuracy", "gelu2", "mnist") is None
 
 
 def test_defaults_and_deviations():

@@ -60,8 +60,8 @@ def starts(model):
     return of.start_of(chain, 0, range(TRIALS))
 
 
-def accuracies_of(stack, samples, **how):
-    return perturb_networks(stack, *samples, Context(), **how)
+def accuracies_of(stack, samples):
+    return perturb_networks(stack, *samples, Context())
 
 
 @torch.no_grad()
@@ -148,18 +148,20 @@ def test_scaling_only_weighs_the_output_bias(samples):
         assert (weighed - scaled[:, place]).abs().max() <= TIE
 
 
-def test_blocks_of_any_size_give_the_same(samples):
+def test_blocks_of_any_size_give_the_same(samples, monkeypatch):
     whole = accuracies_of(starts("abs-bias"), samples)
-    again = accuracies_of(starts("abs-bias"), samples, block=1)
+    monkeypatch.setattr("mahalens.studies.perturbation.BLOCK", 1)
+    again = accuracies_of(starts("abs-bias"), samples)
     for name, values in whole.items():
         assert (values - again[name]).abs().max() <= TIE, name
 
 
-def test_ranges_are_those_of_all_samples():
+def test_ranges_are_those_of_all_samples(monkeypatch):
+    monkeypatch.setattr("mahalens.studies.perturbation.BLOCK", 1)
     chain = Chain.parse("Linear(3), ReLU, Linear(2)", inputs=2)
     stack = TrialStack.from_seeds(chain, range(2))
     x = torch.randn(200, 2)
-    low, high = Halves.of(stack, block=1).ranges(x)
+    low, high = Halves.of(stack).ranges(x)
     for trial in range(2):
         hidden = torch.relu(stack[trial][0](x)).detach()
         torch.testing.assert_close(low[trial, 0], hidden.min(0).values)
