@@ -15,20 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens import nn, train
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import (
-    OURS,
-    Average,
-    Both,
-    Claim,
-    Difference,
-    Lower,
-    MoreVariable,
-    Rows,
-    Within,
-    claims_from,
-    every,
-)
+from mahalens.studies.claims import Average, Both, Claim, Difference, Lower, Within
 from mahalens.studies.plots import Curves, Dots
 from mahalens.studies.representation import (
     EPOCHS_TO_CONVERGE,
@@ -37,25 +26,7 @@ from mahalens.studies.representation import (
     PUBLISHED_TRIALS,
     published_value,
 )
-from mahalens.studies.study import (
-    NETWORK_METRICS,
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Model,
-    Option,
-    Results,
-    Study,
-    count_option,
-    data_option,
-    hidden_option,
-    jobs_of,
-    learning_rate_option,
-    models_option,
-    still_learning,
-    train_size_option,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,14 +101,14 @@ class ActivationsConfig(Config, frozen=True, kw_only=True):
 
     data: Annotated[
         tuple[str, ...],
-        data_option(("digits",), ("mnist",), fixed=lambda data: tuple(data) != ("mnist",)),
+        study.data_option(("digits",), ("mnist",), fixed=lambda data: tuple(data) != ("mnist",)),
     ]
-    models: Annotated[tuple[str, ...], models_option(MODELS)]
-    train_size: Annotated[int | None, train_size_option(5_000)]
+    models: Annotated[tuple[str, ...], study.models_option(MODELS)]
+    train_size: Annotated[int | None, study.train_size_option(5_000)]
     epochs: Annotated[
-        int, count_option("Epochs of training.", 2_000, large=1_000, full=PUBLISHED_EPOCHS)
+        int, study.count_option("Epochs of training.", 2_000, large=1_000, full=PUBLISHED_EPOCHS)
     ]
-    trials: Annotated[int, count_option("Trials of each model.", 10, full=PUBLISHED_TRIALS)]
+    trials: Annotated[int, study.count_option("Trials of each model.", 10, full=PUBLISHED_TRIALS)]
     solver: Annotated[
         str,
         Option(
@@ -149,8 +120,8 @@ class ActivationsConfig(Config, frozen=True, kw_only=True):
         ),
     ] = "sgd"
     pixels: Annotated[str, Option("Kind of pixels.", "normalised", choices=PIXELS)] = "normalised"
-    hidden: Annotated[int, hidden_option()] = 128
-    learning_rate: Annotated[float, learning_rate_option()] = 1e-3
+    hidden: Annotated[int, study.hidden_option()] = 128
+    learning_rate: Annotated[float, study.learning_rate_option()] = 1e-3
 
 
 # --- Metrics ----------------------------------------------------------------------------------
@@ -173,7 +144,10 @@ _STATES = {
     "dead": ("Dead outputs", f"among {_DEAD}"),
 }
 METRICS = {
-    **{name: NETWORK_METRICS[name] for name in ("test_accuracy", "train_accuracy", "train_loss")},
+    **{
+        name: study.NETWORK_METRICS[name]
+        for name in ("test_accuracy", "train_accuracy", "train_loss")
+    },
     **{
         f"{kind}_outputs{ending}": Metric(f"{label}{when}", f"Share of outputs {text}{how}.", "%")
         for when, ending, how in (
@@ -188,7 +162,7 @@ METRICS = {
     "flat_hidden": Metric("Flat hidden units", f"Share of hidden units whose {_FLAT}.", "%"),
     "dead_hidden": Metric("Dead hidden units", f"Share of hidden {_DEAD}.", "%"),
     "epochs_to_converge": EPOCHS_TO_CONVERGE,
-    "late_gain": NETWORK_METRICS["late_gain"],
+    "late_gain": study.NETWORK_METRICS["late_gain"],
 }
 
 # --- Claims -----------------------------------------------------------------------------------
@@ -214,30 +188,30 @@ def _list(names: Sequence[str]) -> str:
 
 
 # A network held to intensities has collapsed if it is 20 points below the free one.
-_RELU2: Rows = {
+_RELU2: claims.Rows = {
     "relu2-collapses": (
         "ReLU2 collapses: more than 20 points below ReLU.",
         _below("relu2", "relu", bound=-20.0),
     ),
 }
-_COLLAPSE: Rows = {
+_COLLAPSE: claims.Rows = {
     "one-sided-collapse": (
         f"Other activations that are flat on one side ({_list(ONE_SIDED[1:])}) collapse too: "
         "held to intensities, more than 20 points below their free networks.",
-        every(_below(f"{name}2", name, bound=-20.0) for name in ONE_SIDED[1:]),
+        claims.every(_below(f"{name}2", name, bound=-20.0) for name in ONE_SIDED[1:]),
     ),
     "two-sided-survive": (
         f"Activations with a slope on both sides ({_list(TWO_SIDED)}) do not collapse: less "
         "than 20 points below their free networks.",
-        every(_above(f"{name}2", name, bound=-20.0) for name in TWO_SIDED),
+        claims.every(_above(f"{name}2", name, bound=-20.0) for name in TWO_SIDED),
     ),
 }
 # These two were added after a first run on digits by Adam: only others can test them.
-_AFTERWARDS: Rows = {
+_AFTERWARDS: claims.Rows = {
     "only-relu-fails": (
         "Only ReLU fails: held to intensities, every other activation stays within 2 points of "
         "its free network.",
-        every(_within(f"{name}2", name, 2.0) for name in ACTIVATIONS if name != "relu"),
+        claims.every(_within(f"{name}2", name, 2.0) for name in ACTIVATIONS if name != "relu"),
     ),
     "a-slope-prevents-it": (
         "A slope of 0.01 below 0 prevents it: LeakyReLU2 is more than 5 points above ReLU2, "
@@ -245,35 +219,35 @@ _AFTERWARDS: Rows = {
         Both(_above("leakyrelu2", "relu2", bound=5.0), _few("flat_outputs", "leakyrelu2")),
     ),
 }
-_CHECKS: Rows = {
+_CHECKS: claims.Rows = {
     "one-sided-outputs-flatten": (
         f"Training flattens intensity outputs of one-sided activations ({_list(ONE_SIDED)}): "
         "more of them are flat after it than before.",
-        every(Average("outputs_lost", f"{name}2", "above", 0.0) for name in ONE_SIDED),
+        claims.every(Average("outputs_lost", f"{name}2", "above", 0.0) for name in ONE_SIDED),
     ),
     "two-sided-outputs-live": (
         f"Intensity outputs of two-sided activations ({_list(TWO_SIDED)}) live: fewer than 1 % "
         "are flat after training.",
-        every(_few("flat_outputs", f"{name}2") for name in TWO_SIDED),
+        claims.every(_few("flat_outputs", f"{name}2") for name in TWO_SIDED),
     ),
     "distance-outputs-live": (
         "Distance outputs live with every activation: fewer than 1 % are never chosen.",
-        every(_few("unused_outputs", f"{name}2-neg") for name in ACTIVATIONS),
+        claims.every(_few("unused_outputs", f"{name}2-neg") for name in ACTIVATIONS),
     ),
     "abs2-is-best": (
         "Abs keeps its advantage: held to intensities, no other activation is as accurate as Abs2.",
-        every(_lower(f"{name}2", "abs2") for name in _OTHERS),
+        claims.every(_lower(f"{name}2", "abs2") for name in _OTHERS),
     ),
     "abs2-neg-is-worst": (
         "Abs keeps its weakness: held to distances, every other activation is more accurate "
         "than Abs2-Neg.",
-        every(_lower("abs2-neg", f"{name}2-neg") for name in _OTHERS),
+        claims.every(_lower("abs2-neg", f"{name}2-neg") for name in _OTHERS),
     ),
 }
-_CONTROLS: Rows = {
+_CONTROLS: claims.Rows = {
     "free-are-equal": (
         "Free, it matters little which: each of the five stays within a point of ReLU.",
-        every(_within(name, "relu", 1.0) for name in _NEW),
+        claims.every(_within(name, "relu", 1.0) for name in _NEW),
     ),
     "tanh-has-no-side": (
         "A control: as Tanh is odd, negated outputs change nothing; Tanh2-Neg stays within a "
@@ -289,7 +263,7 @@ def _claims_about(name: str) -> tuple[Claim, ...]:
     (free, held, far), (a, b, c) = models, (MODELS[model].label for model in models)
     source = PAPER if name in ("relu", "abs") else CHECKS
     # The paper has Abs2 equal to Abs, and Abs2-Neg worse than Abs2.
-    unless_abs = OURS if name == "abs" else source
+    unless_abs = claims.OURS if name == "abs" else source
     cost = f"Held to intensities, {b} is less accurate than {a}."
     no_worse = f"Held to distances, {c} is no worse than {b}: at most a point below."
     equal = f"Held to distances, {c} stays within a point of {a}."
@@ -298,16 +272,18 @@ def _claims_about(name: str) -> tuple[Claim, ...]:
         Claim(f"{name}-intensities-cost", cost, _lower(held, free), unless_abs),
         Claim(f"{name}-distances-no-worse", no_worse, _above(far, held, bound=-1.0), unless_abs),
         Claim(f"{name}-distances-equal-free", equal, _within(far, free, 1.0), source),
-        Claim(f"{name}-intensities-vary", vary, MoreVariable(ACCURACY, held, free), unless_abs),
+        Claim(
+            f"{name}-intensities-vary", vary, claims.MoreVariable(ACCURACY, held, free), unless_abs
+        ),
     )
 
 
 CLAIMS = (
-    *claims_from(PAPER, _RELU2),
-    *claims_from(CHECKS, _COLLAPSE),
-    *claims_from(OURS, _AFTERWARDS),
-    *claims_from(CHECKS, _CHECKS),
-    *claims_from(OURS, _CONTROLS),
+    *claims.from_rows(PAPER, _RELU2),
+    *claims.from_rows(CHECKS, _COLLAPSE),
+    *claims.from_rows(claims.OURS, _AFTERWARDS),
+    *claims.from_rows(CHECKS, _CHECKS),
+    *claims.from_rows(claims.OURS, _CONTROLS),
     *(claim for name in ACTIVATIONS for claim in _claims_about(name)),
 )
 PAIRS = (
@@ -455,7 +431,7 @@ class _Spread:
 
 def finish(config: ActivationsConfig, results: Results) -> None:
     """Warn if networks were still learning when training ended."""
-    results.cautions += still_learning(results.mean("late_gain", lambda m: MODELS[m].label))
+    results.cautions += study.still_learning(results.mean("late_gain", lambda m: MODELS[m].label))
 
 
 STUDY = Study(
@@ -467,7 +443,7 @@ STUDY = Study(
     metrics=METRICS,
     claims=CLAIMS,
     check=check,
-    jobs=lambda config: jobs_of(config.data, config.models, config.trials, AT_ONCE),
+    jobs=lambda config: study.jobs_of(config.data, config.models, config.trials, AT_ONCE),
     measure=measure,
     finish=finish,
     # What the paper gives for its six networks on MNIST after 5,000 epochs.

@@ -593,7 +593,7 @@ Rows = Mapping[str, tuple[str, Predicate]]
 """The statements and predicates of claims, by key."""
 
 
-def claims_from(source: str, rows: Rows, *, each: bool = True) -> tuple[Claim, ...]:
+def from_rows(source: str, rows: Rows, *, each: bool = True) -> tuple[Claim, ...]:
     """Return the claims of one source."""
     return tuple(Claim(key, *row, source=source, each=each) for key, row in rows.items())
 

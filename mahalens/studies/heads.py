@@ -14,36 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mahalens.errors import InputError
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import (
-    Average,
-    Both,
-    Claim,
-    Difference,
-    Every,
-    Lower,
-    MoreVariable,
-    Within,
-)
+from mahalens.studies.claims import Average, Both, Claim, Difference, Every, Lower, Within
 from mahalens.studies.plots import Dots, Scatter
-from mahalens.studies.study import (
-    Chosen,
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Model,
-    Option,
-    PublishedValue,
-    Results,
-    Study,
-    is_large,
-    jobs_of,
-    models_option,
-    name_of,
-    train_size_option,
-    variant_name,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
     from mahalens.data import LabelledData
@@ -144,9 +119,9 @@ OTHER = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 FULL_DATA = ("fashion-mnist", "mnist")
 
 
-def _epochs(chosen: Chosen) -> int:
+def _epochs(chosen: study.Chosen) -> int:
     """Return the default: small sets need more epochs for as many steps, and one decides."""
-    return 4 if all(map(is_large, chosen["data"])) else 30
+    return 4 if all(map(study.is_large, chosen["data"])) else 30
 
 
 class HeadsConfig(Config, frozen=True, kw_only=True):
@@ -162,8 +137,8 @@ class HeadsConfig(Config, frozen=True, kw_only=True):
             metavar="NAME|FILE,...",
         ),
     ]
-    models: Annotated[tuple[str, ...], models_option(MODELS)]
-    train_size: Annotated[int | None, train_size_option(10_000)]
+    models: Annotated[tuple[str, ...], study.models_option(MODELS)]
+    train_size: Annotated[int | None, study.train_size_option(10_000)]
     epochs: Annotated[
         int,
         Option(
@@ -176,7 +151,7 @@ class HeadsConfig(Config, frozen=True, kw_only=True):
         ),
     ]
     trials: Annotated[int, Option("Trials of each model.", 10, published=10, fixed=True, least=1)]
-    # Chosen on held-out training samples and classes of Fashion-MNIST.
+    # study.Chosen on held-out training samples and classes of Fashion-MNIST.
     compactness: Annotated[
         float,
         Option(
@@ -382,7 +357,7 @@ CLAIMS = (
             f"softmax-{metric}-varies-more",
             f"The {name} of softmax varies more between trials than that of the trained distance "
             "head, refitted.",
-            MoreVariable(metric, "softmax", "refitted"),
+            claims.MoreVariable(metric, "softmax", "refitted"),
         )
         for metric, name in (("test_accuracy", "accuracy"), ("auroc", "AUROC"))
     ),
@@ -415,13 +390,15 @@ PAIRS = (
 # Fashion-MNIST against MNIST; smallest and largest are those of the paper and of an independent
 # rerun.
 _PUBLISHED = {
-    "duq": PublishedValue(0.955, min=0.943, max=0.955),
-    "ensemble": PublishedValue(0.861, min=0.861, max=0.889),
-    "softmax": PublishedValue(0.843, min=0.837, max=0.843),
+    "duq": study.PublishedValue(0.955, min=0.943, max=0.955),
+    "ensemble": study.PublishedValue(0.861, min=0.861, max=0.889),
+    "softmax": study.PublishedValue(0.843, min=0.837, max=0.843),
 }
 
 
-def published(config: HeadsConfig, metric: str, model: str, variant: str) -> PublishedValue | None:
+def published(
+    config: HeadsConfig, metric: str, model: str, variant: str
+) -> study.PublishedValue | None:
     """Return what was published about Fashion-MNIST."""
     return _PUBLISHED.get(model) if (metric, variant) == ("auroc", "fashion-mnist") else None
 
@@ -456,7 +433,7 @@ def check(config: HeadsConfig, folder: Path | None) -> dict[str, Any]:
 
     facts = check_sets(config.data, config.train_size)
     for name in config.data:
-        whole, own = whole_set(name), facts[variant_name(name)]
+        whole, own = whole_set(name), facts[study.variant_name(name)]
         classes = len(whole.y.unique())
         known = classes
         if name in OTHER:
@@ -525,7 +502,7 @@ def _check_sizes(config: HeadsConfig, name: str, whole: LabelledData, known: int
 def jobs(config: HeadsConfig) -> list[Job]:
     """Cut the work: one network of one trial each, with all models that read it."""
     works = [work for work, readers in READERS.items() if set(readers) & set(config.models)]
-    return jobs_of(config.data, works, config.trials, 1)
+    return study.jobs_of(config.data, works, config.trials, 1)
 
 
 def measure(config: HeadsConfig, job: Job, context: Context) -> Mapping[str, Measures]:
@@ -538,7 +515,9 @@ def measure(config: HeadsConfig, job: Job, context: Context) -> Mapping[str, Mea
 def finish(config: HeadsConfig, results: Results) -> None:
     """Warn of trials in which nothing could be calibrated."""
     lost = {
-        name_of(_label(model), variant): int((own.metrics["auroc"].isfinite() & missing).sum())
+        study.name_of(_label(model), variant): int(
+            (own.metrics["auroc"].isfinite() & missing).sum()
+        )
         for (variant, model), own in results.measures.items()
         if (missing := own.metrics["ece_calibrated"].isnan()).any()
     }

@@ -18,39 +18,11 @@ import numpy as np
 
 from mahalens import data, nn, train
 from mahalens.errors import InputError
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import (
-    OURS,
-    Average,
-    Both,
-    Claim,
-    Difference,
-    Every,
-    Lower,
-    MoreVariable,
-    Rows,
-    Within,
-    claims_from,
-    every,
-)
+from mahalens.studies.claims import Average, Both, Claim, Difference, Every, Lower, Within
 from mahalens.studies.plots import Against, Curves, Dots
-from mahalens.studies.study import (
-    NETWORK_METRICS,
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Model,
-    Option,
-    Results,
-    Study,
-    count_option,
-    data_option,
-    jobs_of,
-    models_option,
-    still_learning,
-    train_size_option,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,11 +117,11 @@ in a small set, of which a fifth is little to judge by."""
 class HybridConfig(Config, frozen=True, kw_only=True):
     """Everything that decides the numbers of a run."""
 
-    data: Annotated[tuple[str, ...], data_option(DEFAULT_DATA, FULL_DATA)]
-    models: Annotated[tuple[str, ...], models_option(MODELS, usual=FIXED_MIXTURES)]
-    trials: Annotated[int, count_option("Trials of each model.", 20, large=10)]
-    epochs: Annotated[int, count_option("Epochs of training.", 100, large=20)]
-    train_size: Annotated[int | None, train_size_option(5_000)]
+    data: Annotated[tuple[str, ...], study.data_option(DEFAULT_DATA, FULL_DATA)]
+    models: Annotated[tuple[str, ...], study.models_option(MODELS, usual=FIXED_MIXTURES)]
+    trials: Annotated[int, study.count_option("Trials of each model.", 20, large=10)]
+    epochs: Annotated[int, study.count_option("Epochs of training.", 100, large=20)]
+    train_size: Annotated[int | None, study.train_size_option(5_000)]
     hidden: Annotated[
         int | None,
         Option(
@@ -193,7 +165,7 @@ class HybridConfig(Config, frozen=True, kw_only=True):
 # --- Metrics ----------------------------------------------------------------------------------
 
 METRICS: dict[str, Metric] = {
-    "test_accuracy": NETWORK_METRICS["test_accuracy"],
+    "test_accuracy": study.NETWORK_METRICS["test_accuracy"],
     "gain": Metric(
         "Gain over ReLU",
         "Test accuracy less that of the layer of the same family with ReLU units alone.",
@@ -206,7 +178,7 @@ METRICS: dict[str, Metric] = {
         "%",
         "high",
     ),
-    "train_loss": NETWORK_METRICS["train_loss"],
+    "train_loss": study.NETWORK_METRICS["train_loss"],
     "epochs_to_tenth": Metric(
         "Epochs to a tenth",
         "First epoch with a training loss of at most a tenth of that of guessing, ln C / 10; one "
@@ -220,7 +192,7 @@ METRICS: dict[str, Metric] = {
         "epochs",
         log=True,
     ),
-    "late_gain": NETWORK_METRICS["late_gain"],
+    "late_gain": study.NETWORK_METRICS["late_gain"],
     "dead": Metric("Dead units", "Hidden units that exceed 1e-6 on no training sample.", "%"),
     "dead_relu": Metric("Dead ReLU units", "The same among the ReLU units.", "%"),
     "flat_abs": Metric(
@@ -264,7 +236,7 @@ def _beats(model: str, than: str, points: float = 0.0) -> Difference:
 
 MIXED = tuple(n for n, m in MIXTURES.items() if m.family == WIDE and 0 < (m.share or 0) < 1)
 
-_EXPECTED: Rows = {
+_EXPECTED: claims.Rows = {
     "half-beats-relu": (
         "A layer half of Abs units is more accurate than one of ReLU units alone.",
         _beats("abs-50", "abs-0"),
@@ -295,10 +267,10 @@ _EXPECTED: Rows = {
         Difference("gain", "narrow-100", "abs-100", "above", 0.0),
     ),
 }
-_OUR_CLAIMS: Rows = {
+_OUR_CLAIMS: claims.Rows = {
     "mixing-costs-nothing": (
         "Mixing costs nothing: no wide mixture is a point less accurate than ReLU units alone.",
-        every(_beats(name, "abs-0", -1.0) for name in MIXED),
+        claims.every(_beats(name, "abs-0", -1.0) for name in MIXED),
     ),
     "more-abs-more-accurate": (
         "The more Abs units, the more accurate: half beats none, and all beat half.",
@@ -315,7 +287,7 @@ _OUR_CLAIMS: Rows = {
     ),
     "relu-varies-more": (
         "Where units are scarce, the accuracy of ReLU units varies more than that of Abs units.",
-        MoreVariable(ACCURACY, "narrow-0", "narrow-100"),
+        claims.MoreVariable(ACCURACY, "narrow-0", "narrow-100"),
     ),
     "only-relu-units-die": (
         "Units of the wide ReLU layer die (more than 1 %), those of the Abs layer do not (fewer).",
@@ -327,8 +299,8 @@ _OUR_CLAIMS: Rows = {
     ),
 }
 CLAIMS = (
-    *claims_from(THEORY, _EXPECTED),
-    *claims_from(OURS, _OUR_CLAIMS),
+    *claims.from_rows(THEORY, _EXPECTED),
+    *claims.from_rows(claims.OURS, _OUR_CLAIMS),
     *(
         Claim(
             f"{model}-becomes-abs",
@@ -376,7 +348,7 @@ def jobs(config: HybridConfig) -> list[Job]:
     return [
         job
         for name in config.data
-        for job in jobs_of([name], families, config.trials, 4 if name in DEFAULT_DATA else 1)
+        for job in study.jobs_of([name], families, config.trials, 4 if name in DEFAULT_DATA else 1)
     ]
 
 
@@ -683,7 +655,7 @@ def _percent(marked: Tensor) -> float:
 
 def finish(config: HybridConfig, results: Results) -> None:
     """Warn if networks were still learning when training ended."""
-    results.cautions += still_learning(results.mean("late_gain", lambda m: MODELS[m].label))
+    results.cautions += study.still_learning(results.mean("late_gain", lambda m: MODELS[m].label))
 
 
 def _share(model: str) -> float | None:

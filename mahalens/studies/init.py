@@ -17,24 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens import data, nn, train
 from mahalens.errors import InputError
+from mahalens.studies import study
 from mahalens.studies._torch import torch
 from mahalens.studies.claims import Average, Claim, Difference, Every, GainsMore, Lower
 from mahalens.studies.plots import Curves, Differences, Dots
-from mahalens.studies.study import (
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Model,
-    Option,
-    Results,
-    Study,
-    count_option,
-    jobs_of,
-    models_option,
-    remember,
-    train_size_option,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -220,10 +207,10 @@ class InitConfig(Config, frozen=True, kw_only=True):
             metavar="NAME|FILE,...",
         ),
     ]
-    models: Annotated[tuple[str, ...], models_option(MODELS)]
-    train_size: Annotated[int | None, train_size_option(5_000)]
-    epochs: Annotated[int, count_option("Epochs of training.", 20)]
-    trials: Annotated[int, count_option("Trials of each model.", 10)]
+    models: Annotated[tuple[str, ...], study.models_option(MODELS)]
+    train_size: Annotated[int | None, study.train_size_option(5_000)]
+    epochs: Annotated[int, study.count_option("Epochs of training.", 20)]
+    trials: Annotated[int, study.count_option("Trials of each model.", 10)]
     image_rates: Annotated[tuple[float, ...], _rates_option(IMAGE_RATES, "images")] = IMAGE_RATES
     table_rates: Annotated[tuple[float, ...], _rates_option(TABLE_RATES, "tables")] = TABLE_RATES
     tunings: Annotated[
@@ -597,7 +584,7 @@ def _samples(config: InitConfig, name: str, trial: int) -> Samples:
     return _kept_samples(name, config.seed, trial if drawn else 0, size, config.device)
 
 
-@remember(2)
+@study.remember(2)
 def _kept_samples(name: str, seed: int, trial: int, train_size: int | None, device: str) -> Samples:
     from mahalens.studies.samples import samples_of
 
@@ -800,7 +787,7 @@ STUDY = Study(
     metrics=METRICS,
     claims=CLAIMS,
     check=check,
-    jobs=lambda config: jobs_of(config.data, config.models, config.trials, AT_ONCE),
+    jobs=lambda config: study.jobs_of(config.data, config.models, config.trials, AT_ONCE),
     measure=measure,
     finish=finish,
     primary="mean_accuracy",

@@ -23,19 +23,9 @@ import numpy as np
 from mahalens import nn, stats, train
 from mahalens.errors import InputError, RunFolderError
 from mahalens.files import read_file
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import (
-    OURS,
-    Average,
-    Both,
-    Every,
-    Indistinguishable,
-    Lower,
-    Rows,
-    Side,
-    claims_from,
-    every,
-)
+from mahalens.studies.claims import Average, Both, Every, Lower
 from mahalens.studies.folder import (
     LEVELS,
     SUMMARY,
@@ -59,25 +49,7 @@ from mahalens.studies.representation import (
     pixels_option,
     text_of,
 )
-from mahalens.studies.study import (
-    NETWORK_METRICS,
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Option,
-    PublishedValue,
-    Results,
-    Study,
-    count_option,
-    flag_of,
-    hidden_option,
-    jobs_of,
-    learning_rate_option,
-    name_of,
-    still_learning,
-    train_size_option,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Option, Results, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,15 +135,15 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
         ),
     ]
     pixels: Annotated[tuple[str, ...], pixels_option(("raw",), "raw; with --from: all")]
-    train_size: Annotated[int | None, train_size_option(5_000)]
+    train_size: Annotated[int | None, study.train_size_option(5_000)]
     epochs: Annotated[
-        int, count_option("Epochs of training.", 2_000, large=1_000, full=PUBLISHED_EPOCHS)
+        int, study.count_option("Epochs of training.", 2_000, large=1_000, full=PUBLISHED_EPOCHS)
     ]
     trials: Annotated[
-        int, count_option("Trials of each network.", 10, large=5, full=PUBLISHED_TRIALS)
+        int, study.count_option("Trials of each network.", 10, large=5, full=PUBLISHED_TRIALS)
     ]
-    hidden: Annotated[int, hidden_option()] = 128
-    learning_rate: Annotated[float, learning_rate_option()] = 1e-3
+    hidden: Annotated[int, study.hidden_option()] = 128
+    learning_rate: Annotated[float, study.learning_rate_option()] = 1e-3
     instead: str | None = None
 
     @classmethod
@@ -197,8 +169,8 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
         for name, value in given.items():
             if value is not None and name not in free:
                 raise InputError(
-                    f"--from with --{flag_of(name)}: its networks are trained already; leave one "
-                    "of them out"
+                    f"--from with --{study.flag_of(name)}: its networks are trained already; leave "
+                    "one of them out"
                 )
         options = _source_options(source)
         chosen = given.get("models") or PUBLISHED_MODELS
@@ -301,12 +273,12 @@ _AFTER = _levels(
     ("clip", "offset"),
 )
 METRICS: dict[str, Metric] = {
-    "train_accuracy": NETWORK_METRICS["train_accuracy"],
-    "test_accuracy": NETWORK_METRICS["test_accuracy"],
+    "train_accuracy": study.NETWORK_METRICS["train_accuracy"],
+    "test_accuracy": study.NETWORK_METRICS["test_accuracy"],
     **_TRAIN,
     **{name: metric for name, metric in _TEST.items() if name != "misfit_test"},
     **_AFTER,
-    "late_gain": NETWORK_METRICS["late_gain"],
+    "late_gain": study.NETWORK_METRICS["late_gain"],
 }
 
 # --- Claims -----------------------------------------------------------------------------------
@@ -320,12 +292,12 @@ def _under(model: str, kind: str, level: float, place: str = "before") -> str:
     return perturbed(f"{model}-bias", kind, level, place)
 
 
-def _loses(model: str, kind: str, level: float, side: Side, points: float) -> Average:
+def _loses(model: str, kind: str, level: float, side: claims.Side, points: float) -> Average:
     return Average(LOST, _under(model, kind, level), side, points)
 
 
 def _both_lose_less(kind: str, levels: tuple[float, ...], points: float) -> Every:
-    return every(_loses(model, kind, p, "below", points) for model in _BOTH for p in levels)
+    return claims.every(_loses(model, kind, p, "below", points) for model in _BOTH for p in levels)
 
 
 def _cheaper(first: str, second: str) -> Lower:
@@ -334,10 +306,10 @@ def _cheaper(first: str, second: str) -> Lower:
 
 def _offsets_cost_more(model: str) -> Every:
     scaled = _under(model, "scale", 0.1)
-    return every(_cheaper(scaled, _under(model, "offset", p)) for p in (-0.1, 0.1))
+    return claims.every(_cheaper(scaled, _under(model, "offset", p)) for p in (-0.1, 0.1))
 
 
-_PAPER_CLAIMS: Rows = {
+_PAPER_CLAIMS: claims.Rows = {
     "abs-fits-better-and-generalises-worse": (
         "Abs fits the training set better than ReLU and the test set worse.",
         Both(
@@ -351,8 +323,8 @@ _PAPER_CLAIMS: Rows = {
     ),
     "scale-10-is-not-significant": (
         "Scaling to 10 % changes neither network's accuracy significantly.",
-        every(
-            Indistinguishable("train_accuracy", _under(m, "scale", 0.1), f"{m}-bias", 0.5)
+        claims.every(
+            claims.Indistinguishable("train_accuracy", _under(m, "scale", 0.1), f"{m}-bias", 0.5)
             for m in _BOTH
         ),
     ),
@@ -370,7 +342,7 @@ _PAPER_CLAIMS: Rows = {
     ),
     "clip-10-costs-both": (
         "Clipping at 10 % of the range costs Abs more than 25 points and ReLU more than 10.",
-        every(
+        claims.every(
             _loses(m, "clip", 0.1, "above", points) for m, points in (("abs", 25.0), ("relu", 10.0))
         ),
     ),
@@ -384,11 +356,11 @@ _PAPER_CLAIMS: Rows = {
     ),
     "offset-2-costs-abs": (
         "Abs is sensitive beyond 1 %: offsets of -2 % and +2 % cost it more than a point.",
-        every(_loses("abs", "offset", p, "above", 1.0) for p in (-0.02, 0.02)),
+        claims.every(_loses("abs", "offset", p, "above", 1.0) for p in (-0.02, 0.02)),
     ),
     "offset-10-costs-abs": (
         "Offsets of -10 % and +10 % cost Abs more than 10 points.",
-        every(_loses("abs", "offset", p, "above", 10.0) for p in (-0.1, 0.1)),
+        claims.every(_loses("abs", "offset", p, "above", 10.0) for p in (-0.1, 0.1)),
     ),
     "offset-25-ruins-abs-only": (
         "An offset of +25 % ruins Abs (more than 60 points) and not ReLU (fewer than 30).",
@@ -401,14 +373,14 @@ _PAPER_CLAIMS: Rows = {
     ),
     "relu-is-robuster-to-offsets": (
         "Offsets of -10 %, +10 % and +25 % cost ReLU less than Abs.",
-        every(
+        claims.every(
             _cheaper(_under("relu", "offset", p), _under("abs", "offset", p))
             for p in (-0.1, 0.1, 0.25)
         ),
     ),
     "positive-offsets-cost-more": (
         "An offset of +10 % costs both networks more than one of -10 %.",
-        every(_cheaper(_under(m, "offset", -0.1), _under(m, "offset", 0.1)) for m in _BOTH),
+        claims.every(_cheaper(_under(m, "offset", -0.1), _under(m, "offset", 0.1)) for m in _BOTH),
     ),
     **{
         f"{m}-offset-beats-scale": (
@@ -426,16 +398,16 @@ _PAPER_CLAIMS: Rows = {
         for m, label in (("abs", "Abs"), ("relu", "ReLU"))
     },
 }
-_OUR_CLAIMS: Rows = {
+_OUR_CLAIMS: claims.Rows = {
     "the-table-is-of-pre-activations": (
         "The published table is that of values perturbed before the activation function: they "
         "come nearer to it than values perturbed after it.",
-        every(Lower("misfit", f"{m}-bias", after(f"{m}-bias")) for m in _BOTH),
+        claims.every(Lower("misfit", f"{m}-bias", after(f"{m}-bias")) for m in _BOTH),
     ),
     "after-the-activation-offsets-spare-abs": (
         "After the activation function, where an offset only adds a constant to every output, "
         "offsets of -10 %, +10 % and +25 % cost Abs less than before it.",
-        every(
+        claims.every(
             _cheaper(_under("abs", "offset", p, "after"), _under("abs", "offset", p))
             for p in (-0.1, 0.1, 0.25)
         ),
@@ -445,28 +417,32 @@ _OUR_CLAIMS: Rows = {
         Average("reliance", after("abs-bias"), "below", 0.0),
     ),
 }
-_WHOLE_RUN: Rows = {
+_WHOLE_RUN: claims.Rows = {
     "the-table-is-of-raw-pixels": (
         "The published table is that of raw pixels: they come nearer to it than normalised ones.",
-        every(
-            Lower("misfit", name_of(f"{m}-bias", "raw"), name_of(f"{m}-bias", "normalised"))
+        claims.every(
+            Lower(
+                "misfit",
+                study.name_of(f"{m}-bias", "raw"),
+                study.name_of(f"{m}-bias", "normalised"),
+            )
             for m in _BOTH
         ),
     ),
 }
 CLAIMS = (
-    *claims_from(PAPER, _PAPER_CLAIMS),
-    *claims_from(OURS, _OUR_CLAIMS),
-    *claims_from(OURS, _WHOLE_RUN, each=False),
+    *claims.from_rows(PAPER, _PAPER_CLAIMS),
+    *claims.from_rows(claims.OURS, _OUR_CLAIMS),
+    *claims.from_rows(claims.OURS, _WHOLE_RUN, each=False),
 )
 
 # --- Published values -------------------------------------------------------------------------
 
-BASELINE: dict[tuple[str, str], PublishedValue] = {
-    ("train_accuracy", "abs-bias"): PublishedValue(99.99, std=0.00),
-    ("train_accuracy", "relu-bias"): PublishedValue(98.33, std=0.15),
-    ("test_accuracy", "abs-bias"): PublishedValue(95.29, std=0.20),
-    ("test_accuracy", "relu-bias"): PublishedValue(95.61, std=0.14),
+BASELINE: dict[tuple[str, str], study.PublishedValue] = {
+    ("train_accuracy", "abs-bias"): study.PublishedValue(99.99, std=0.00),
+    ("train_accuracy", "relu-bias"): study.PublishedValue(98.33, std=0.15),
+    ("test_accuracy", "abs-bias"): study.PublishedValue(95.29, std=0.20),
+    ("test_accuracy", "relu-bias"): study.PublishedValue(95.61, std=0.14),
 }
 
 # The tables of its appendix, means of 20 runs: by level, Abs and ReLU.
@@ -541,17 +517,17 @@ def published_reliance(model: str) -> float:
     return round((d - i) / (d + i), 3)
 
 
-def _published_of(model: str) -> dict[tuple[str, str], PublishedValue]:
+def _published_of(model: str) -> dict[tuple[str, str], study.PublishedValue]:
     """Return the published values of a network, by metric and what claims call it."""
-    table = {("reliance", model): PublishedValue(published_reliance(model))}
+    table = {("reliance", model): study.PublishedValue(published_reliance(model))}
     baseline = BASELINE["train_accuracy", model].mean
     for kind, levels in _TABLES.items():
         for level, values in levels.items():
             value, name = values[_MODELS.index(model)], perturbed(model, kind, level)
-            table["train_accuracy", name] = PublishedValue(value)
-            table[LOST, name] = PublishedValue(round(baseline - value, 2))
+            table["train_accuracy", name] = study.PublishedValue(value)
+            table[LOST, name] = study.PublishedValue(round(baseline - value, 2))
             if level in TABLE[kind]:
-                table[column(kind, level), model] = PublishedValue(value)
+                table[column(kind, level), model] = study.PublishedValue(value)
     return table
 
 
@@ -560,7 +536,7 @@ _PUBLISHED = BASELINE | _published_of("abs-bias") | _published_of("relu-bias")
 
 def published(
     config: PerturbationConfig, metric: str, model: str, variant: str
-) -> PublishedValue | None:
+) -> study.PublishedValue | None:
     """Return the published value for MNIST."""
     return _PUBLISHED.get((metric, model)) if config.data == "mnist" else None
 
@@ -894,7 +870,7 @@ def finish(config: PerturbationConfig, results: Results) -> None:
         results.measures[pixels, model] = replace(own, trial_plots={}, plots=plots)
     header = ("model", "pixels", "trial", "kind", "level", "train", "test", "after")
     results.tables[LEVELS] = (header, rows)
-    results.cautions += still_learning(results.mean("late_gain"))
+    results.cautions += study.still_learning(results.mean("late_gain"))
 
 
 def _bands(accuracies: Mapping[str, Tensor], model: str, data: str) -> dict[str, Tensor]:
@@ -929,7 +905,7 @@ STUDY = Study(
     metrics=METRICS,
     claims=CLAIMS,
     check=check,
-    jobs=lambda config: jobs_of(config.pixels, config.models, config.trials),
+    jobs=lambda config: study.jobs_of(config.pixels, config.models, config.trials),
     measure=measure,
     writes=writes,
     finish=finish,

@@ -18,41 +18,11 @@ import numpy as np
 
 from mahalens import nn
 from mahalens.errors import InputError
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import (
-    OURS,
-    Average,
-    Both,
-    Difference,
-    Every,
-    Indistinguishable,
-    Lower,
-    MoreVariable,
-    Rows,
-    Within,
-    claims_from,
-    every,
-)
+from mahalens.studies.claims import Average, Both, Difference, Every, Lower, Within
 from mahalens.studies.plots import Curves, Dots, Grid, Ridges, Scatter, Spans
-from mahalens.studies.study import (
-    NETWORK_METRICS,
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Model,
-    Option,
-    PublishedValue,
-    Results,
-    Study,
-    count_option,
-    hidden_option,
-    jobs_of,
-    learning_rate_option,
-    name_of,
-    still_learning,
-    train_size_option,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,7 +211,7 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
         ),
     ]
     pixels: Annotated[tuple[str, ...], pixels_option(tuple(PIXELS), "both")]
-    train_size: Annotated[int | None, train_size_option()]
+    train_size: Annotated[int | None, study.train_size_option()]
     epochs: Annotated[
         int,
         Option(
@@ -256,7 +226,7 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
             least=1,
         ),
     ]
-    trials: Annotated[int, count_option("Trials of each model.", PUBLISHED_TRIALS)]
+    trials: Annotated[int, study.count_option("Trials of each model.", PUBLISHED_TRIALS)]
     group: Annotated[
         int,
         Option(
@@ -268,8 +238,8 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
             least=1,
         ),
     ]
-    hidden: Annotated[int, hidden_option()] = 128
-    learning_rate: Annotated[float, learning_rate_option()] = 1e-3
+    hidden: Annotated[int, study.hidden_option()] = 128
+    learning_rate: Annotated[float, study.learning_rate_option()] = 1e-3
     nodes: Annotated[
         tuple[int, ...],
         Option("Hidden nodes with distributions to draw.", (), shown="the most telling", least=0),
@@ -321,9 +291,12 @@ EPOCHS_TO_CONVERGE = Metric(
     log=True,
 )
 METRICS: dict[str, Metric] = {
-    **{name: NETWORK_METRICS[name] for name in ("test_accuracy", "train_accuracy", "train_loss")},
+    **{
+        name: study.NETWORK_METRICS[name]
+        for name in ("test_accuracy", "train_accuracy", "train_loss")
+    },
     "epochs_to_converge": EPOCHS_TO_CONVERGE,
-    "late_gain": NETWORK_METRICS["late_gain"],
+    "late_gain": study.NETWORK_METRICS["late_gain"],
     **_ACTIVITY,
     "dead_outputs_start": Metric(
         "Dead output units before training", "The same with the starting weights.", "%"
@@ -369,14 +342,14 @@ METRICS: dict[str, Metric] = {
 ACCURACY = "test_accuracy"
 PAPER = "learn-metrics"
 _lower, _within = partial(Lower, ACCURACY), partial(Within, ACCURACY)
-_vary = partial(MoreVariable, ACCURACY)
+_vary = partial(claims.MoreVariable, ACCURACY)
 _fails = partial(Difference, ACCURACY, side="below", bound=-20.0)
 _few = partial(Average, side="below", bound=1.0)
 
-_PAPER_CLAIMS: Rows = {
+_PAPER_CLAIMS: claims.Rows = {
     "relu-equals-abs": (
         "ReLU and Abs do not differ: within half a point, and not significantly.",
-        Indistinguishable(ACCURACY, "relu", "abs", 0.5),
+        claims.Indistinguishable(ACCURACY, "relu", "abs", 0.5),
     ),
     "relu2-fails": (
         "Held to intensities, ReLU2 fails: more than 20 points below ReLU.",
@@ -388,7 +361,7 @@ _PAPER_CLAIMS: Rows = {
     ),
     "abs2-equals-abs": (
         "Abs2 equals Abs: within half a point, and not significantly different.",
-        Indistinguishable(ACCURACY, "abs2", "abs", 0.5),
+        claims.Indistinguishable(ACCURACY, "abs2", "abs", 0.5),
     ),
     "abs2-neg-is-worse": ("Abs2-Neg is worse than Abs2.", _lower("abs2-neg", "abs2")),
     "abs2-neg-is-more-variable": (
@@ -397,7 +370,7 @@ _PAPER_CLAIMS: Rows = {
     ),
     "bias-changes-nothing": (
         "An output bias changes nothing: each of the six stays within a point.",
-        every(_within(f"{model}-bias", model, 1.0) for model in PRIMARY),
+        claims.every(_within(f"{model}-bias", model, 1.0) for model in PRIMARY),
     ),
     "bias-does-not-save-relu2": (
         "ReLU2 fails with an output bias too: more than 20 points below ReLU.",
@@ -405,7 +378,7 @@ _PAPER_CLAIMS: Rows = {
     ),
     "l2-removes-the-gap": (
         "OffsetL2 removes the gap between a model and its negation: within half a point.",
-        every(_within(f"{m}-l2-neg", f"{m}-l2", 0.5) for m in ("relu", "abs")),
+        claims.every(_within(f"{m}-l2-neg", f"{m}-l2", 0.5) for m in ("relu", "abs")),
     ),
     "l2-avoids-the-failure": (
         "ReLU-L2 avoids the failure of ReLU2: better by more than 20 points.",
@@ -417,7 +390,7 @@ _PAPER_CLAIMS: Rows = {
     ),
     "l2-has-the-smallest-spread": (
         "OffsetL2 has the smallest spread: each of the six varies more than Abs-L2.",
-        every(_vary(model, "abs-l2") for model in PRIMARY),
+        claims.every(_vary(model, "abs-l2") for model in PRIMARY),
     ),
     "relu2-outputs-die": (
         "Output nodes of ReLU2 die: more than a tenth is never active.",
@@ -429,7 +402,7 @@ _PAPER_CLAIMS: Rows = {
     ),
     "other-outputs-live": (
         "ReLU2-Neg and the Abs models have no dead outputs: fewer than 1 %.",
-        every(_few("dead_outputs", m) for m in ("relu2-neg", "abs", "abs2", "abs2-neg")),
+        claims.every(_few("dead_outputs", m) for m in ("relu2-neg", "abs", "abs2", "abs2-neg")),
     ),
     "dead-outputs-explain-the-failure": (
         "Dead outputs explain ReLU2's failure: at least half of what it lacks against ReLU.",
@@ -441,14 +414,14 @@ _PAPER_CLAIMS: Rows = {
     ),
     "distance-models-pass-through-their-class": (
         "Hyperplanes of distance models lie nearer to their own class than to the others.",
-        every(_few("centre_ratio", f"{m}2-neg") for m in ("relu", "abs")),
+        claims.every(_few("centre_ratio", f"{m}2-neg") for m in ("relu", "abs")),
     ),
     "intensity-models-pass-through-other-classes": (
         "Hyperplanes of intensity models lie nearer to the other classes than to their own.",
-        every(Average("centre_ratio", f"{m}2", "above", 1.0) for m in ("relu", "abs")),
+        claims.every(Average("centre_ratio", f"{m}2", "above", 1.0) for m in ("relu", "abs")),
     ),
 }
-_WHOLE_RUN: Rows = {
+_WHOLE_RUN: claims.Rows = {
     "raw-pixels-cause-the-failure": (
         "ReLU2 fails with raw pixels only: with normalised ones it stays within 20 points of ReLU.",
         Both(
@@ -469,12 +442,14 @@ _WHOLE_RUN: Rows = {
     "point-slope-changes-nothing": (
         "An output layer in point-slope form is as accurate as a linear one: within a point (ReLU, "
         "Abs, normalised pixels).",
-        every(
+        claims.every(
             _within(f"{m}-point (normalised)", f"{m} (normalised)", 1.0) for m in ("relu", "abs")
         ),
     ),
 }
-CLAIMS = claims_from(PAPER, _PAPER_CLAIMS) + claims_from(OURS, _WHOLE_RUN, each=False)
+CLAIMS = claims.from_rows(PAPER, _PAPER_CLAIMS) + claims.from_rows(
+    claims.OURS, _WHOLE_RUN, each=False
+)
 
 _PAIRS = (
     ("relu", "abs"),
@@ -519,10 +494,13 @@ _OFFSET_L2 = {
     "abs-l2-neg": (97.56, 0.09),
 }
 # Section 6.2; the author's notes say 22 % never active, and below 1 % instead of 5 %.
-_RELU2_OUTPUTS = {"dead_outputs": PublishedValue(33.0), "rare5_outputs": PublishedValue(53.5)}
+_RELU2_OUTPUTS = {
+    "dead_outputs": study.PublishedValue(33.0),
+    "rare5_outputs": study.PublishedValue(53.5),
+}
 
 
-def published_value(metric: str, model: str, data: str, epochs: int) -> PublishedValue | None:
+def published_value(metric: str, model: str, data: str, epochs: int) -> study.PublishedValue | None:
     """Return what the paper gives for a model on MNIST: after 5,000 epochs, or from 50,000 on.
 
     OffsetL2 was trained for 50,000 only; its figures stand beside shorter runs too, as there are no
@@ -540,7 +518,7 @@ def published_value(metric: str, model: str, data: str, epochs: int) -> Publishe
         mean, std = _OFFSET_L2[model.removesuffix("-code")]
     else:
         return None
-    return PublishedValue(mean, std=std)
+    return study.PublishedValue(mean, std=std)
 
 
 # --- Measure ----------------------------------------------------------------------------------
@@ -564,7 +542,7 @@ def jobs(config: RepresentationConfig) -> list[Job]:
 
     The first trials of all models come first, so that a run that is stopped can compare them.
     """
-    every = jobs_of(config.pixels, config.models, config.trials, config.group)
+    every = study.jobs_of(config.pixels, config.models, config.trials, config.group)
     return sorted(every, key=lambda job: job.first)
 
 
@@ -653,7 +631,7 @@ def finish(config: RepresentationConfig, results: Results) -> None:
             share = np.where(gap > 0, lost.numpy() / gap, math.nan)
         metrics = {**own.metrics, "gap_from_dead": torch.from_numpy(share)}
         results.measures[pixels, model] = replace(own, metrics=metrics)
-    results.cautions += still_learning(results.mean("late_gain"))
+    results.cautions += study.still_learning(results.mean("late_gain"))
 
 
 STUDY = Study(
@@ -675,7 +653,9 @@ STUDY = Study(
     variant="pixels",
     asked=tuple(PIXELS),
     pairs=PAIRS,
-    across=lambda config: [(name_of(m, "raw"), name_of(m, "normalised")) for m in config.models],
+    across=lambda config: [
+        (study.name_of(m, "raw"), study.name_of(m, "normalised")) for m in config.models
+    ],
     tested=(ACCURACY,),
     columns=("steps",),
     stacked=True,

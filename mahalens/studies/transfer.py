@@ -21,26 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from mahalens import data, nn, train
 from mahalens.data.named import GROUP, SEQUENCES, TABLES
 from mahalens.errors import InputError
+from mahalens.studies import study
 from mahalens.studies._torch import torch
 from mahalens.studies.claims import Claim, Difference, Every
 from mahalens.studies.plots import Differences, Dots
-from mahalens.studies.study import (
-    Config,
-    Job,
-    Measures,
-    Metric,
-    Model,
-    Option,
-    Results,
-    Study,
-    count_option,
-    jobs_of,
-    models_option,
-    name_of,
-    remember,
-    train_size_option,
-    variant_name,
-)
+from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -159,10 +144,10 @@ class TransferConfig(Config, frozen=True, kw_only=True):
             metavar="NAME|FILE,...",
         ),
     ]
-    models: Annotated[tuple[str, ...], models_option(MODELS, usual=DEFAULT)]
-    trials: Annotated[int, count_option("Trials of each model.", 10, full=30)]
-    epochs: Annotated[int, count_option("Most epochs of training.", 300)]
-    train_size: Annotated[int | None, train_size_option()]
+    models: Annotated[tuple[str, ...], study.models_option(MODELS, usual=DEFAULT)]
+    trials: Annotated[int, study.count_option("Trials of each model.", 10, full=30)]
+    epochs: Annotated[int, study.count_option("Most epochs of training.", 300)]
+    train_size: Annotated[int | None, study.train_size_option()]
     hidden: Annotated[int, Option("", 128, least=1, flag=False)] = 128
     rates: Annotated[
         tuple[float, ...],
@@ -337,7 +322,8 @@ def _over(kind: str, where: str, sets: Sequence[str]) -> tuple[Claim, ...]:
             statement,
             Every(
                 tuple(
-                    _above(name_of("relu-l2-neg", one), name_of(than, one), points) for one in sets
+                    _above(study.name_of("relu-l2-neg", one), study.name_of(than, one), points)
+                    for one in sets
                 )
             ),
             source,
@@ -352,8 +338,8 @@ def _no_collapse(config: TransferConfig) -> tuple[Claim, ...]:
     """Return that no network with OffsetL2 falls far behind its linear twin, on any set."""
     falls = tuple(
         _above(
-            name_of(model, variant_name(name)),
-            name_of(f"{split(model)[0]}-linear", variant_name(name)),
+            study.name_of(model, study.variant_name(name)),
+            study.name_of(f"{split(model)[0]}-linear", study.variant_name(name)),
             COLLAPSE,
         )
         for name in config.data
@@ -367,10 +353,10 @@ def _no_collapse(config: TransferConfig) -> tuple[Claim, ...]:
     return (Claim("no-collapse", statement, Every(falls), CHECKS, each=False),) if falls else ()
 
 
-def claims(config: TransferConfig) -> tuple[Claim, ...]:
+def claims_of(config: TransferConfig) -> tuple[Claim, ...]:
     """Return what a run is to decide: set by set, and over all sets of a kind."""
-    tables = [variant_name(name) for name in config.data if not is_sequence(name)]
-    sequences = tuple(variant_name(name) for name in config.data if is_sequence(name))
+    tables = [study.variant_name(name) for name in config.data if not is_sequence(name)]
+    sequences = tuple(study.variant_name(name) for name in config.data if is_sequence(name))
     in_time = (
         _keeps_up("kernels-l2-neg", "kernels-linear", CHECKS, sequences),
         _keeps_up("kernels-l2-neg", "dtw", OURS, sequences),
@@ -433,7 +419,7 @@ class Fold:
     held: Tensor
 
 
-@remember(8)
+@study.remember(8)
 def series_shape(name: str) -> tuple[int, int] | None:
     """Return channels and steps of a set of sequences; ``None`` for any other set."""
     if not is_sequence(name):
@@ -544,7 +530,7 @@ def check(config: TransferConfig, folder: Path | None) -> dict[str, Any]:
 
     facts = check_sets(config.data, config.train_size)
     for name in config.data:
-        own = facts[variant_name(name)]
+        own = facts[study.variant_name(name)]
         if own["training_samples"] < FOLDS:
             raise InputError(
                 f"{option_of(name, config.train_size)}: {own['training_samples']} training "
@@ -560,7 +546,7 @@ def check(config: TransferConfig, folder: Path | None) -> dict[str, Any]:
 
 def jobs(config: TransferConfig) -> list[Job]:
     """Cut the work: a few trials of one model on one set, without models a set is not for."""
-    every = jobs_of(config.data, config.models, config.trials, AT_ONCE)
+    every = study.jobs_of(config.data, config.models, config.trials, AT_ONCE)
     return [job for job in every if job.work in models_on(config, job.variant)]
 
 
@@ -1018,7 +1004,7 @@ def finish(config: TransferConfig, results: Results) -> None:
     if config.without:
         results.cautions.append(config.without)
     limited = [
-        name_of(MODELS[model].label, variant)
+        study.name_of(MODELS[model].label, variant)
         for (variant, model), own in results.measures.items()
         if "at_limit" in own.metrics and float(own.metrics["at_limit"].nanmean()) > OFTEN
     ]
@@ -1053,7 +1039,7 @@ STUDY = Study(
     config=TransferConfig,
     models=MODELS,
     metrics=METRICS,
-    claims=claims,
+    claims=claims_of,
     check=check,
     jobs=jobs,
     measure=measure,

@@ -32,7 +32,7 @@ from mahalens.studies.transfer import (
     TransferConfig,
     by_channel,
     chain_of,
-    claims,
+    claims_of,
     features_of,
     folds_of,
     jobs,
@@ -145,7 +145,7 @@ def test_models_can_be_told_apart_and_sequences_have_their_own():
 
 
 def test_claims_are_about_each_set_and_about_all_of_a_kind():
-    rows = {claim.key: claim for claim in claims(make(data=["wine", "iris", "gunpoint"]))}
+    rows = {claim.key: claim for claim in claims_of(make(data=["wine", "iris", "gunpoint"]))}
     one = rows["relu-l2-neg-keeps-up-with-relu-linear"]
     assert one.statement == "ReLU-L2-Neg loses less than 2 points against ReLU-Linear."
     assert (one.predicate.side, one.predicate.bound, one.on) == ("above", -2, ())
@@ -157,7 +157,7 @@ def test_claims_are_about_each_set_and_about_all_of_a_kind():
     falls = {(part.model, part.than) for part in rows["no-collapse"].predicate.parts}
     assert ("kernels-l2 (gunpoint)", "kernels-linear (gunpoint)") in falls
     assert not any("kernels" in model and "wine" in model for model, _ in falls)
-    keys = {claim.key for claim in claims(make(data=["wine"], models=["relu-linear", "knn"]))}
+    keys = {claim.key for claim in claims_of(make(data=["wine"], models=["relu-linear", "knn"]))}
     assert "no-collapse" not in keys
     assert not [key for key in keys if "sequences" in key or "kernels" in key]
 
