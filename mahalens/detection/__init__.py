@@ -4,6 +4,9 @@
 ``base``         :class:`Detector`, the base of all, and its :class:`Explanation`
 ``gaussian``     :class:`Mahalanobis`, :class:`Relative`, :class:`MahaVar`, :class:`Marginal`,
                  :class:`ClassGaussians`, :class:`LowRank`: distances in units of spread
+``neighbours``   :class:`Neighbours`: distance to the nearest known samples
+``logits``       :class:`Energy`, :class:`MaxSoftmax`, :class:`MaxLogit`, :class:`GEN`,
+                 :class:`ViM`: what a classifier's logits say
 ``choose``       the list of all methods
 ``known``        known samples, gathered in one pass with bounded memory
 ``features``     features and logits of a model's samples

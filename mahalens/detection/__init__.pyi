@@ -7,6 +7,11 @@ from .gaussian import Mahalanobis as Mahalanobis
 from .gaussian import MahaVar as MahaVar
 from .gaussian import Marginal as Marginal
 from .gaussian import Relative as Relative
+from .logits import GEN as GEN
+from .logits import Energy as Energy
+from .logits import MaxLogit as MaxLogit
+from .logits import MaxSoftmax as MaxSoftmax
+from .logits import ViM as ViM
 from .metrics import Coverage as Coverage
 from .metrics import Separation as Separation
 from .metrics import SeparationDifference as SeparationDifference
@@ -16,4 +21,5 @@ from .metrics import auroc as auroc
 from .metrics import compare_separation as compare_separation
 from .metrics import fpr_at as fpr_at
 from .metrics import separation as separation
+from .neighbours import Neighbours as Neighbours
 from .threshold import Calibration as Calibration

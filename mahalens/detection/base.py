@@ -58,6 +58,7 @@ class Detector(nn.Module):
     needs_labels: ClassVar[bool] = True
     needs_classes: ClassVar[int] = 1
 
+    inputs: Tensor
     classes: Tensor
     held_scores: Tensor
     held_groups: Tensor
@@ -150,7 +151,7 @@ class Detector(nn.Module):
                 f"{type(self).__name__} compares classes; use Marginal or Neighbours"
             )
         self.calibration = None
-        self.remember(classes=known.classes.to(known.device))
+        self.remember(inputs=torch.tensor(known.width), classes=known.classes.to(known.device))
         self.settle(known)
         self.calibrate(known)
 
@@ -312,7 +313,7 @@ class Detector(nn.Module):
     @property
     def width(self) -> int:
         """D, the number of features."""
-        raise NotImplementedError
+        return int(self.inputs)
 
     def _require_fit(self) -> None:
         if "held_scores" not in self._buffers:

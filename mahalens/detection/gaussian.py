@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 
 from mahalens.detection.base import Detector
-from mahalens.detection.known import Known, Moments, Wanted, scaled
+from mahalens.detection.known import (
+    Known,
+    Moments,
+    Wanted,
+    betas_of,
+    is_number,
+    root,
+    scaled,
+    square_distances,
+)
 from mahalens.errors import InputError
-
-BETAS = (0.0, 0.5, 1.0)
-"""Exponents of the normalisation that ``normalise="auto"`` chooses from."""
 
 
 class _Gaussian(Detector):
@@ -32,7 +38,7 @@ class _Gaussian(Detector):
     ) -> None:
         super().__init__(normalise=normalise, shrinkage=shrinkage, rank=rank, **options)
         self._betas = betas_of(normalise)
-        if shrinkage != "auto" and not (_is_number(shrinkage) and 0 <= float(shrinkage) <= 1):
+        if shrinkage != "auto" and not (is_number(shrinkage) and 0 <= float(shrinkage) <= 1):
             raise InputError(
                 f'shrinkage is {shrinkage!r}; give "auto" or a share from 0 (none) to 1 (a sphere)'
             )
@@ -68,11 +74,6 @@ class _Gaussian(Detector):
     def centred(self, z: Tensor) -> Tensor:
         """Return normalised features about the centre [N, D], in the detector's precision."""
         return scaled(z.to(self.centre.dtype), self.beta) - self.centre
-
-    @property
-    def width(self) -> int:
-        """D, the number of features."""
-        return len(self.centre)
 
 
 class Mahalanobis(_Gaussian):
@@ -123,13 +124,13 @@ class Mahalanobis(_Gaussian):
     def squares(self, z: Tensor) -> Tensor:
         """Return squared distances to all classes [N, C]."""
         white = self.centred(z) @ self.whitening
-        return _squares(white, self.means)
+        return square_distances(white, self.means)
 
     def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the smallest distance and the place of its class."""
         del logits
         squares, places = self.squares(z).min(1)
-        return _root(squares), places
+        return root(squares), places
 
 
 class MahaVar(Mahalanobis):
@@ -155,7 +156,7 @@ class MahaVar(Mahalanobis):
     needs_classes: ClassVar[int] = 2
 
     def __init__(self, *, weight: float = 1.0, **options: Any) -> None:
-        if not _is_number(weight) or not math.isfinite(weight):
+        if not is_number(weight) or not math.isfinite(weight):
             raise InputError(f"weight is {weight!r}; give a number, such as 1")
         super().__init__(weight=float(weight), **options)
 
@@ -164,12 +165,12 @@ class MahaVar(Mahalanobis):
         del logits
         squares = self.squares(z)
         nearest, places = squares.min(1)
-        return nearest - self.options["weight"] * _root(squares).var(1, correction=0), places
+        return nearest - self.options["weight"] * root(squares).var(1, correction=0), places
 
     def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the distance to the nearest class."""
         del logits
-        return _root(self.squares(z).amin(1))
+        return root(self.squares(z).amin(1))
 
 
 class Marginal(Mahalanobis):
@@ -258,7 +259,7 @@ class Relative(_Gaussian):
     def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the distance to the nearest class in the directions that tell classes apart."""
         del logits
-        return _root(_squares(self.centred(z) @ self.projection, self.means).amin(1))
+        return root(square_distances(self.centred(z) @ self.projection, self.means).amin(1))
 
 
 class ClassGaussians(_Gaussian):
@@ -330,7 +331,7 @@ class ClassGaussians(_Gaussian):
         del logits
         squares = self.squares(z)
         places = (squares + self.volumes).argmin(1, keepdim=True)
-        return _root(squares.gather(1, places)[:, 0])
+        return root(squares.gather(1, places)[:, 0])
 
 
 class LowRank(ClassGaussians):
@@ -410,7 +411,7 @@ class LowRank(ClassGaussians):
         along = (along - offsets).square().sum(2)
         if rank == dim:
             return along
-        squares = _squares(z, self.means) * self.spheres - along
+        squares = square_distances(z, self.means) * self.spheres - along
         return squares.clamp(min=0)
 
     @property
@@ -420,23 +421,6 @@ class LowRank(ClassGaussians):
 
 
 # --- Covariances ------------------------------------------------------------------------------
-
-
-def betas_of(normalise: str | float) -> tuple[float, ...]:
-    """Return the exponents that an option ``normalise`` allows.
-
-    >>> betas_of("unit"), betas_of(0.3), betas_of("auto")
-    ((1.0,), (0.3,), (0.0, 0.5, 1.0))
-    """
-    named = {"none": (0.0,), "unit": (1.0,), "auto": BETAS}
-    if isinstance(normalise, str) and normalise in named:
-        return named[normalise]
-    if _is_number(normalise) and math.isfinite(float(normalise)):
-        return (float(normalise),)
-    raise InputError(
-        f'normalise is {normalise!r}; give "auto", "none", "unit" or the exponent of the length '
-        "that features are divided by"
-    )
 
 
 def choose_beta(known: Known, betas: tuple[float, ...]) -> float:
@@ -513,19 +497,3 @@ def whitening_of(covariance: Tensor, dtype: torch.dtype) -> Tensor:
             break
     whitening: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False).mT
     return whitening
-
-
-def _squares(z: Tensor, means: Tensor) -> Tensor:
-    """Return squared distances between rows [N, R] and means [C, R], [N, C]."""
-    lengths = z.square().sum(1, keepdim=True) + means.square().sum(1)
-    return (lengths - 2 * z @ means.mT).clamp(min=0)
-
-
-def _root(squares: Tensor) -> Tensor:
-    """Return the square root, with the slope 0 at 0."""
-    tiny = torch.finfo(squares.dtype).tiny
-    return torch.where(squares > tiny, squares, tiny).sqrt() * (squares > tiny)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

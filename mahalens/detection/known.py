@@ -14,6 +14,9 @@ from torch import Tensor
 
 from mahalens.errors import InputError
 
+BETAS = (0.0, 0.5, 1.0)
+"""Exponents of the normalisation that ``normalise="auto"`` chooses from."""
+
 MOST_HELD_OUT = 5_000
 """Held-out samples that calibrate a threshold, at most."""
 
@@ -50,6 +53,40 @@ def scaled(z: Tensor, beta: float | Tensor) -> Tensor:
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     length = length.clamp(min=torch.finfo(z.dtype).tiny)
     return z / torch.pow(length, beta)
+
+
+def betas_of(normalise: str | float) -> tuple[float, ...]:
+    """Return the exponents that an option ``normalise`` allows.
+
+    >>> betas_of("unit"), betas_of(0.3), betas_of("auto")
+    ((1.0,), (0.3,), (0.0, 0.5, 1.0))
+    """
+    named = {"none": (0.0,), "unit": (1.0,), "auto": BETAS}
+    if isinstance(normalise, str) and normalise in named:
+        return named[normalise]
+    if is_number(normalise) and math.isfinite(float(normalise)):
+        return (float(normalise),)
+    raise InputError(
+        f'normalise is {normalise!r}; give "auto", "none", "unit" or the exponent of the length '
+        "that features are divided by"
+    )
+
+
+def square_distances(z: Tensor, means: Tensor) -> Tensor:
+    """Return squared distances between rows [N, R] and means [C, R], [N, C]."""
+    lengths = z.square().sum(1, keepdim=True) + means.square().sum(1)
+    return (lengths - 2 * z @ means.mT).clamp(min=0)
+
+
+def root(squares: Tensor) -> Tensor:
+    """Return the square root, with the slope 0 at 0."""
+    tiny = torch.finfo(squares.dtype).tiny
+    return torch.where(squares > tiny, squares, tiny).sqrt() * (squares > tiny)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -94,6 +131,7 @@ class Reservoir:
         self.balanced = balanced
         self._parts: list[Rows] = []
         self._bar = torch.zeros(0, dtype=torch.float64)  # numbers above it cannot stay, by class
+        self._seen = torch.zeros(0, dtype=torch.long)
 
     def add(self, rows: Rows) -> Rows:
         """Take rows in; return those that dropped out."""
@@ -102,6 +140,8 @@ class Reservoir:
         if count > len(self._bar):
             more = self._bar.new_full((count - len(self._bar),), math.inf)
             self._bar = torch.cat((self._bar, more))
+            self._seen = torch.cat((self._seen, torch.zeros(len(more), dtype=torch.long)))
+        self._seen += torch.bincount(groups, minlength=len(self._seen))
         enter = rows.draw < self._bar[groups]
         self._parts.append(rows[enter])
         out = [rows[~enter]]
@@ -125,10 +165,9 @@ class Reservoir:
         sizes = torch.bincount(groups, minlength=len(self._bar))
         starts = sizes.cumsum(0) - sizes
         rank = torch.arange(len(rows)) - starts[groups[order]]
-        room = _room(sizes.tolist(), self.most)
+        room = _room(self._seen.tolist(), self.most)
         full = (sizes >= room).nonzero()[:, 0]
-        if len(rows) > self.most:
-            self._bar[full] = rows.draw[order[starts[full] + room - 1]]
+        self._bar[full] = rows.draw[order[starts[full] + room - 1]]
         stays = order[rank < room].sort().values
         leaves = torch.ones(len(rows), dtype=torch.bool)
         leaves[stays] = False

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import logsumexp, softmax
 
 from mahalens.detection import METHODS
 
@@ -19,6 +20,7 @@ class Case(NamedTuple):
     method: str
     options: dict[str, Any]
     formula: Formula
+    digits: float = 1e-8
 
     def make(self, **more: Any):
         return METHODS[self.method](**{**self.options, **more})
@@ -99,6 +101,47 @@ def densities(rank=None):
     return formula
 
 
+def neighbour(z, y, new):
+    from sklearn.neighbors import NearestNeighbors
+
+    return NearestNeighbors(n_neighbors=4).fit(unit(z)).kneighbors(unit(new))[0][:, -1]
+
+
+def probed(score):
+    """The slow twin of the probe is scikit-learn's logistic regression."""
+
+    def formula(z, y, new):
+        return score(probe_logits(z, y, new))
+
+    return formula
+
+
+def probe_logits(z, y, new):
+    from sklearn.linear_model import LogisticRegression
+
+    spread, mean = z.std(0), z.mean(0)
+    probe = LogisticRegression(tol=1e-10, max_iter=10_000).fit((z - mean) / spread, y)
+    return probe.decision_function((new - mean) / spread)
+
+
+def gen(logits):
+    shares = np.sort(softmax(logits, 1), 1)[:, ::-1][:, :2]
+    return np.array([sum(p**0.3 * (1 - p) ** 0.3 for p in row) for row in shares])
+
+
+def vim(z, y, new):
+    from sklearn.linear_model import LogisticRegression
+
+    spread, mean = z.std(0), z.mean(0)
+    probe = LogisticRegression(tol=1e-10, max_iter=10_000).fit((z - mean) / spread, y)
+    weight = probe.coef_ / spread
+    origin = -np.linalg.pinv(weight) @ (probe.intercept_ - weight @ mean)
+    axes = np.linalg.svd(z - origin, full_matrices=False)[2][:2]
+    rest = [np.linalg.norm(x - x @ axes.T @ axes, axis=1) for x in (z - origin, new - origin)]
+    alpha = probe_logits(z, y, z).max(1).mean() / rest[0].mean()
+    return alpha * rest[1] - logsumexp(probe_logits(z, y, new), 1)
+
+
 PLAIN = {"normalise": "none", "shrinkage": 0.0}
 
 CASES = {
@@ -118,6 +161,16 @@ CASES = {
     "mahavar": Case("mahavar", {**PLAIN, "weight": 0.5}, mahavar),
     "class-gaussians": Case("class-gaussians", PLAIN, densities()),
     "low-rank": Case("low-rank", {**PLAIN, "rank": 2}, densities(2)),
+    "neighbours": Case("neighbours", {"k": 4}, neighbour),
+    "energy": Case(
+        "energy", {"temperature": 2.0}, probed(lambda logits: -2 * logsumexp(logits / 2, 1)), 1e-4
+    ),
+    "max-softmax": Case(
+        "max-softmax", {}, probed(lambda logits: -np.log(softmax(logits, 1).max(1))), 1e-4
+    ),
+    "max-logit": Case("max-logit", {}, probed(lambda logits: -logits.max(1)), 1e-4),
+    "gen": Case("gen", {"gamma": 0.3, "top": 2}, probed(gen), 1e-4),
+    "vim": Case("vim", {"rank": 2}, vim, 1e-4),
     "low-rank, full": Case("low-rank", {**PLAIN, "rank": 9}, densities()),
 }
 

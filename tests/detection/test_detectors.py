@@ -27,7 +27,8 @@ def test_scores_are_those_of_the_formula(case: Case) -> None:
     z, y, new = samples()
     detector = case.make().fit_features(z, y, hold_out=0)
     expected = case.formula(z.numpy(), y.numpy(), new.numpy())
-    np.testing.assert_allclose(detector.score_features(new), expected, rtol=1e-8, atol=1e-8)
+    scores = detector.score_features(new)
+    np.testing.assert_allclose(scores, expected, rtol=case.digits, atol=case.digits)
 
 
 @every_case
@@ -134,6 +135,17 @@ def test_length_is_ignored_where_it_varies() -> None:
     lengths = torch.rand(len(z), 1, generator=torch.Generator().manual_seed(0)) * 10
     rays = nn.functional.normalize(z + 20, dim=1) * lengths
     assert float(METHODS["mahalanobis"]().fit_features(rays, y).beta) == 1
+
+
+def test_logits_of_the_caller_are_read() -> None:
+    z, _, new = samples()
+    for name in ("energy", "max-softmax", "max-logit", "gen"):
+        detector = METHODS[name]().fit_features(z, logits=z)
+        seen = detector.explain_features(new, logits=3 * new)
+        assert torch.equal(seen.score, detector.from_logits(3 * new))
+        assert torch.equal(seen.label, new.argmax(1))
+        with pytest.raises(InputError, match="give logits= here too"):
+            detector.score_features(new)
 
 
 # --- Gathering --------------------------------------------------------------------------------
@@ -293,6 +305,11 @@ BAD = [
     (lambda: METHODS["mahavar"](weight="x"), "weight is 'x'"),
     (lambda: METHODS["mahavar"]().fit_features(Z, 0 * Y), "1 class, .* use Marginal"),
     (lambda: METHODS["relative"]().fit_features(Z, 0 * Y), "1 class, .* use Marginal"),
+    (lambda: METHODS["energy"]().fit_features(Z), "needs logits or labels"),
+    (lambda: METHODS["energy"]().fit_features(Z, 0 * Y), "compares classes, and there is 1"),
+    (lambda: METHODS["energy"](temperature=0), "positive number"),
+    (lambda: METHODS["gen"](gamma=2), "at most 1"),
+    (lambda: METHODS["neighbours"](k=0), "at least 1"),
     (lambda: MAHALANOBIS().fit(Network(), images()[0]), "needs labels; give y"),
     (lambda: MAHALANOBIS().fit(Network(), []), "no samples"),
     (lambda: MAHALANOBIS().fit(Network(), images(), layer="body"), "no layer 'body'"),
