@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -130,7 +130,65 @@ class Finding:
         return f"{'Too few trials to tell' if few else 'Undecided'}. {self.why}"
 
 
-class Lower(msgspec.Struct, frozen=True):
+def _decide(trials: int, holds: bool, fails: bool) -> bool | None:
+    """Return the outcome; None if it is neither, or rests on too few trials."""
+    return None if trials < FEWEST_TRIALS or not (holds or fails) else holds
+
+
+class _OfPair(msgspec.Struct, frozen=True):
+    """A statement about ``metric`` of ``model`` and of ``than`` in the trials that both have."""
+
+    metric: str
+    model: str
+    than: str
+    _digits: ClassVar[int] = 4
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Compare the two models over their shared trials; None if there are none."""
+        pair = evidence.pair(self.metric, self.model, self.than)
+        return None if pair is None else self._find(*pair)
+
+    def _find(self, a: Values, b: Values) -> Finding | None:
+        raise NotImplementedError
+
+    def published(self, evidence: Evidence) -> str | None:
+        """Return the two published means."""
+        return evidence.published_pair(self.metric, self.model, self.than, self._digits)
+
+    def _difference(self, a: Values, b: Values) -> tuple[float, str]:
+        """Return the mean difference, 0 if it is nothing but rounding, and the means in words."""
+        mean = float(np.mean(a - b))
+        if abs(mean) <= 1e-13 * max(float(np.abs(values).max()) for values in (a, b)):
+            mean = 0.0
+        means = [show(float(values.mean()), 4) for values in (a, b)]
+        averages = f"{self.model} averages {means[0]}, {self.than} {means[1]}"
+        return mean, f"{averages}: difference {show(mean)}"
+
+
+class _OfModel(msgspec.Struct, frozen=True):
+    """A statement about ``metric`` of the trials of ``model``."""
+
+    metric: str
+    model: str
+
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Judge the trials of the model; None if it has none."""
+        values = evidence.values(self.model, self.metric)
+        return None if values is None else self._find(values, evidence)
+
+    def _find(self, values: Values, evidence: Evidence) -> Finding | None:
+        raise NotImplementedError
+
+    def _unit(self, evidence: Evidence) -> float:
+        return 1.0
+
+    def published(self, evidence: Evidence) -> str | None:
+        """Return the published mean, in the same unit."""
+        mean = evidence.published(self.metric, self.model)
+        return None if mean is None else f"mean {show(mean / self._unit(evidence))}"
+
+
+class Lower(_OfPair, frozen=True):
     """``metric`` of ``model`` lies below that of ``than``, trial by trial.
 
     Holds if the one-sided Wilcoxon signed-rank test over paired trials gives p < 0.05, fails if
@@ -139,52 +197,31 @@ class Lower(msgspec.Struct, frozen=True):
     lower.
     """
 
-    metric: str
-    model: str
-    than: str
+    _digits: ClassVar[int] = 3
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Compare the two models over their shared trials."""
-        pair = evidence.pair(self.metric, self.model, self.than)
-        if pair is None:
-            return None
-        result = stats.paired_lower(*pair)
-        a, b = (show(float(values.mean())) for values in pair)
+    def _find(self, a: Values, b: Values) -> Finding:
+        result = stats.paired_lower(a, b)
         why = (
-            f"{self.model} averages {a}, {self.than} {b}; lower in {result.wins} of {result.n} "
-            f"trials, one-sided Wilcoxon p = {show(result.p_value)}."
+            f"{self.model} averages {show(float(a.mean()))}, {self.than} "
+            f"{show(float(b.mean()))}; lower in {result.wins} of {result.n} trials, one-sided "
+            f"Wilcoxon p = {show(result.p_value)}."
         )
-        holds = None
-        if result.n >= FEWEST_TRIALS and result.p_value < SIGNIFICANT:
-            holds = True
-        elif result.n >= FEWEST_TRIALS and 2 * result.wins <= result.n:
-            holds = False
+        significant = result.p_value < SIGNIFICANT
+        holds = _decide(result.n, significant, 2 * result.wins <= result.n)
         return Finding(holds, result.wins / result.n, why, result.n)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """Return the two published means."""
-        return evidence.published_pair(self.metric, self.model, self.than)
 
-
-class Ratio(msgspec.Struct, frozen=True):
+class Ratio(_OfPair, frozen=True):
     """``metric`` of ``model`` is below (or above) ``bound`` times that of ``than``.
 
     Judged by the geometric mean over paired trials: holds if its whole 95 % interval lies there,
     fails if none of it does.
     """
 
-    metric: str
-    model: str
-    than: str
     side: Side
     bound: float
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Put the interval of the mean ratio beside the bound."""
-        pair = evidence.pair(self.metric, self.model, self.than)
-        if pair is None:
-            return None
-        a, b = pair
+    def _find(self, a: Values, b: Values) -> Finding | None:
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.where((a > 0) & (b > 0), np.log(a / b), np.nan)
         summary = stats.summarise(logs)
@@ -199,129 +236,82 @@ class Ratio(msgspec.Struct, frozen=True):
             f"{_METRICS.get(self.metric, self.metric)} of {self.model} over that of {self.than}: "
             f"{show(ratio)} (geometric mean{ends}); wanted {self.side} {show(self.bound)}."
         )
-        holds = _lies(self.side, math.log(self.bound), summary)
-        return Finding(holds, ratio, why, summary.n)
+        return Finding(_lies(self.side, math.log(self.bound), summary), ratio, why, summary.n)
 
     def published(self, evidence: Evidence) -> str | None:
         """Return the published ratio."""
-        a = evidence.published(self.metric, self.model)
-        b = evidence.published(self.metric, self.than)
+        a, b = (evidence.published(self.metric, name) for name in (self.model, self.than))
         return None if a is None or not b else show(a / b)
 
 
-class Difference(msgspec.Struct, frozen=True):
+class Difference(_OfPair, frozen=True):
     """``metric`` of ``model`` minus that of ``than`` lies below (or above) ``bound``.
 
     Holds if the whole 95 % interval of the mean paired difference does, fails if none of it does.
     """
 
-    metric: str
-    model: str
-    than: str
     side: Side
     bound: float
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Put the interval of the mean difference beside the bound."""
-        pair = evidence.pair(self.metric, self.model, self.than)
-        if pair is None:
-            return None
-        summary = stats.summarise(pair[0] - pair[1])
-        mean = _without_rounding(summary.mean, pair)
-        why = (
-            f"{_means(self.model, self.than, pair)}: difference {show(mean)}, "
-            f"{_interval(summary)}; wanted {self.side} {show(self.bound)}."
-        )
+    def _find(self, a: Values, b: Values) -> Finding:
+        summary = stats.summarise(a - b)
+        mean, means = self._difference(a, b)
+        why = f"{means}, {_interval(summary)}; wanted {self.side} {show(self.bound)}."
         return Finding(_lies(self.side, self.bound, summary), mean, why, summary.n)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """Return the two published means."""
-        return evidence.published_pair(self.metric, self.model, self.than, 4)
 
-
-class Within(msgspec.Struct, frozen=True):
+class Within(_OfPair, frozen=True):
     """``metric`` of ``model`` and of ``than`` differ by less than ``margin`` on average.
 
     Judged by two one-sided paired tests (t, or signed ranks where differences are far from
     normal): holds if both reject at 5 %, fails if the difference is shown to be larger.
     """
 
-    metric: str
-    model: str
-    than: str
     margin: float
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Put the interval of the mean difference beside the margin."""
-        pair = evidence.pair(self.metric, self.model, self.than)
-        if pair is None:
-            return None
-        result = stats.equivalent(*pair, self.margin)
-        mean = _without_rounding(float(np.mean(pair[0] - pair[1])), pair)
+    def _find(self, a: Values, b: Values) -> Finding:
+        result = stats.equivalent(a, b, self.margin)
+        mean, means = self._difference(a, b)
         ends = ""
         if result.ci90 is not None:
             ends = f", 90 % interval {show(result.ci90[0])} to {show(result.ci90[1])}"
         test = "" if result.preferred_test is None else f" ({result.preferred_test})"
-        why = (
-            f"{_means(self.model, self.than, pair)}: difference {show(mean)}{ends}; "
-            f"wanted within {show(self.margin)}{test}."
-        )
-        outcomes = {"equivalent": True, "different": False, "undecided": None}
-        holds = outcomes[result.verdict] if result.n >= FEWEST_TRIALS else None
+        why = f"{means}{ends}; wanted within {show(self.margin)}{test}."
+        verdict = result.verdict
+        holds = _decide(result.n, verdict == "equivalent", verdict == "different")
         return Finding(holds, mean, why, result.n)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """Return the two published means."""
-        return evidence.published_pair(self.metric, self.model, self.than, 4)
 
-
-class Indistinguishable(msgspec.Struct, frozen=True):
+class Indistinguishable(Within, frozen=True):
     """Two models do not differ: not significantly, and demonstrably by less than ``margin``.
 
     Fails if the paired test finds a difference (p < 0.05), however small; holds if it does not and
     the means are shown to lie within the margin; a mere lack of significance decides nothing.
     """
 
-    metric: str
-    model: str
-    than: str
-    margin: float
-
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Test for a difference, then for equivalence."""
-        pair = evidence.pair(self.metric, self.model, self.than)
-        near = Within(self.metric, self.model, self.than, self.margin).judge(evidence)
-        if pair is None or near is None:
-            return None
-        result = stats.compare(*pair)
+    def _find(self, a: Values, b: Values) -> Finding:
+        near = super()._find(a, b)
+        result = stats.compare(a, b)
         p = result.preferred_p
         test = "no test possible" if p is None else f"{result.preferred_test} p = {show(p)}"
         why = f"{near.why} {test[0].upper()}{test[1:]}."
         differs = p is not None and p < SIGNIFICANT and near.trials >= FEWEST_TRIALS
-        return Finding(False if differs else near.holds, near.measured, why, near.trials)
-
-    def published(self, evidence: Evidence) -> str | None:
-        """Return the two published means."""
-        return evidence.published_pair(self.metric, self.model, self.than, 4)
+        return replace(near, holds=False if differs else near.holds, why=why)
 
 
-class MoreVariable(msgspec.Struct, frozen=True):
+class MoreVariable(_OfPair, frozen=True):
     """``metric`` of ``model`` varies more from trial to trial than that of ``than``.
 
     Holds if its standard deviation is larger and Brown and Forsythe's test gives p < 0.05, fails
     if it is not larger, and is undecided between. ``measured`` is the ratio of the deviations.
     """
 
-    metric: str
-    model: str
-    than: str
-
     def judge(self, evidence: Evidence) -> Finding | None:
-        """Compare the two spreads."""
-        a = evidence.values(self.model, self.metric)
-        b = evidence.values(self.than, self.metric)
-        if a is None or b is None:
-            return None
+        """Compare the two spreads, each over all trials of its model."""
+        a, b = (evidence.values(name, self.metric) for name in (self.model, self.than))
+        return None if a is None or b is None else self._find(a, b)
+
+    def _find(self, a: Values, b: Values) -> Finding | None:
         result = stats.spread_ratio(a, b)
         if result.ratio is None:
             return None
@@ -330,17 +320,12 @@ class MoreVariable(msgspec.Struct, frozen=True):
             f"Standard deviation {show(result.std_a)} of {self.model}, {show(result.std_b)} of "
             f"{self.than}{p}."
         )
-        trials = min(result.n_a, result.n_b)
-        holds = None
-        if trials >= FEWEST_TRIALS and result.std_a <= result.std_b:
-            holds = False
-        elif trials >= FEWEST_TRIALS and (result.p_value or 0.0) < SIGNIFICANT:
-            holds = True
+        trials, larger = min(result.n_a, result.n_b), result.std_a > result.std_b
+        holds = _decide(trials, larger and (result.p_value or 0.0) < SIGNIFICANT, not larger)
         return Finding(holds, result.ratio, why, trials)
 
     def published(self, evidence: Evidence) -> str | None:
         """Return nothing: published spreads are not kept by metric."""
-        del evidence
         return None
 
 
@@ -364,11 +349,10 @@ class GainsMore(msgspec.Struct, frozen=True):
         if any(column is None for column in columns):
             return None
         a, b, c, d = (np.asarray(column) for column in columns)
-        gain, other = a - b, c - d
-        shared = np.isfinite(gain) & np.isfinite(other)
+        shared = np.isfinite(a - b) & np.isfinite(c - d)
         if not shared.any():
             return None
-        gain, other = gain[shared], other[shared]
+        gain, other = (a - b)[shared], (c - d)[shared]
         summary = stats.summarise(gain - other)
         why = (
             f"{self.model} gains {show(float(gain.mean()))} on {self.base}, {self.than} "
@@ -388,25 +372,19 @@ class GainsMore(msgspec.Struct, frozen=True):
         return " against ".join(gains)
 
 
-class TrialShare(msgspec.Struct, frozen=True):
+class TrialShare(_OfModel, frozen=True):
     """At least ``share`` of the trials have ``metric`` below (or above) ``bound``.
 
     ``measured`` is the share of the trials that do; a trial without a value does not. Fewer than
     ``fewest`` trials decide nothing.
     """
 
-    metric: str
-    model: str
     side: Side
     bound: float
     share: float = 0.9
     fewest: int = FEWEST_TRIALS
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Count the trials on the right side of the bound."""
-        values = evidence.values(self.model, self.metric)
-        if values is None:
-            return None
+    def _find(self, values: Values, evidence: Evidence) -> Finding:
         good = values < self.bound if self.side == "below" else values > self.bound
         result = stats.proportion(int(good.sum()), len(values))
         low, high = result.ci95
@@ -419,30 +397,22 @@ class TrialShare(msgspec.Struct, frozen=True):
         holds = None if result.n < self.fewest else result.share >= self.share
         return Finding(holds, result.share, why, result.n)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """Return the published mean."""
-        mean = evidence.published(self.metric, self.model)
-        return None if mean is None else f"mean {show(mean)}"
 
-
-class Average(msgspec.Struct, frozen=True):
+class Average(_OfModel, frozen=True):
     """The mean of ``metric``, divided by the fact ``per``, lies below (or above) ``bound``.
 
     Holds if its whole 95 % interval does, fails if none of it does, and is undecided between.
     """
 
-    metric: str
-    model: str
     side: Side
     bound: float
     per: str | None = None
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Put the interval of the mean beside the bound."""
-        values = evidence.values(self.model, self.metric)
-        if values is None:
-            return None
-        unit = evidence.number(self.per) if self.per else 1.0
+    def _unit(self, evidence: Evidence) -> float:
+        return evidence.number(self.per) if self.per else 1.0
+
+    def _find(self, values: Values, evidence: Evidence) -> Finding | None:
+        unit = self._unit(evidence)
         if not unit > 0:
             return None
         summary = stats.summarise(values / unit)
@@ -453,31 +423,20 @@ class Average(msgspec.Struct, frozen=True):
         )
         return Finding(_lies(self.side, self.bound, summary), summary.mean, why, summary.n)
 
-    def published(self, evidence: Evidence) -> str | None:
-        """Return the published mean in the same unit."""
-        mean = evidence.published(self.metric, self.model)
-        if mean is None:
-            return None
-        return f"mean {show(mean / (evidence.number(self.per) if self.per else 1.0))}"
 
-
-class AboveChance(msgspec.Struct, frozen=True):
+class AboveChance(_OfModel, frozen=True):
     """``metric`` is at least ``bound`` on average and above what chance gives.
 
     ``chance`` names a fact with the 2.5 % and 97.5 % points of the metric under chance. Where
     chance alone reaches ``bound``, high values say nothing, and the claim cannot hold.
     """
 
-    metric: str
-    model: str
     bound: float
     chance: str
 
-    def judge(self, evidence: Evidence) -> Finding | None:
-        """Put the interval of the mean beside chance and bound."""
-        values = evidence.values(self.model, self.metric)
+    def _find(self, values: Values, evidence: Evidence) -> Finding | None:
         band = evidence.facts.get(self.chance)
-        if values is None or not isinstance(band, (list, tuple)):
+        if not isinstance(band, (list, tuple)):
             return None
         summary = stats.summarise(values)
         holds = _lies("above", max(self.bound, float(band[1])), summary)
@@ -490,7 +449,6 @@ class AboveChance(msgspec.Struct, frozen=True):
 
     def published(self, evidence: Evidence) -> str | None:
         """Return nothing: no figure was published."""
-        del evidence
         return None
 
 
@@ -611,6 +569,11 @@ class Judgement(msgspec.Struct, frozen=True):
     why: str
 
 
+def claims_from(source: str, *claims: Claim) -> tuple[Claim, ...]:
+    """Return claims as those of one source, which each row then need not name."""
+    return tuple(msgspec.structs.replace(claim, source=source) for claim in claims)
+
+
 def judge(
     claims: Sequence[Claim],
     evidence: Evidence,
@@ -677,11 +640,12 @@ def is_finite(value: float) -> float | None:
 
 def _lies(side: str, bound: float, summary: Summary) -> bool | None:
     """Say whether a mean lies on a side of a bound; None if its interval does not tell."""
-    if summary.ci95 is None or summary.n < FEWEST_TRIALS:
+    if summary.ci95 is None:
         return None
-    low, high = summary.ci95 if side == "below" else (-summary.ci95[1], -summary.ci95[0])
-    limit = bound if side == "below" else -bound
-    return True if high < limit else False if low >= limit else None
+    low, high = summary.ci95
+    if side == "above":
+        low, high, bound = -high, -low, -bound
+    return _decide(summary.n, high < bound, low >= bound)
 
 
 def _all_hold(outcomes: Sequence[bool | None]) -> bool | None:
@@ -695,26 +659,15 @@ def _fewest_of_open(*findings: Finding) -> int:
 
 def _with_model(part: Predicate, why: str) -> str:
     """Put the model's name before a reason that does not name it, for where there are several."""
-    if isinstance(part, TrialShare | Average | AboveChance):
+    if isinstance(part, _OfModel):
         return f"{part.model}: {why[0].lower()}{why[1:]}"
     return why
-
-
-def _means(model: str, than: str, pair: tuple[Values, Values]) -> str:
-    a, b = (show(float(values.mean()), 4) for values in pair)
-    return f"{model} averages {a}, {than} {b}"
 
 
 def _interval(summary: Summary) -> str:
     if summary.ci95 is None:
         return "of a single trial, so without an interval"
     return f"95 % interval {show(summary.ci95[0])} to {show(summary.ci95[1])}"
-
-
-def _without_rounding(mean: float, pair: tuple[Values, Values]) -> float:
-    """Return 0 for a mean difference that is nothing but rounding."""
-    size = max(float(np.abs(values).max()) for values in pair)
-    return mean if abs(mean) > 1e-13 * size else 0.0
 
 
 def _misses(basins: Sequence[str], good: NDArray[np.bool_]) -> str:
