@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +99,10 @@ def on_cluster(
     """
     if not jobs:
         return
-    names = [name for name in folder.config.inputs or {} if (folder.path / name).is_file()]
-    files = {**input_files(study.data(config)), **{name: folder.path / name for name in names}}
+    kept = {name: folder.path / name for name in folder.config.inputs or {}}
+    files = input_files(study.data(config)) | {
+        n: path for n, path in kept.items() if path.is_file()
+    }
     # One value: Dask would send the entries of a mapping one by one.
     content = msgspec.msgpack.encode({name: read_file(path) for name, path in files.items()})
     with _workers(scheduler, len(jobs)) as client, _mark(folder) as mark:
@@ -119,26 +122,22 @@ def on_cluster(
             raise
 
 
+@dataclass(eq=False)
 class _Spread:
     """Jobs on their way through a cluster."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        client: Any,
-        files: bytes,
-        errand: Errand,
-        tally: _Tally,
-        scheduler: str | None,
-        should_stop: Stop | None,
-    ) -> None:
-        self._folder, self._client, self._files = folder, client, files
-        self._errand, self._tally = errand, tally
-        self._scheduler, self._should_stop = scheduler, should_stop
-        self._data: Any = None
-        self._futures: dict[Any, Job] = {}
-        self._losses: Counter[str] = Counter()
-        self._workers, self._counted = 0, 0.0
+    _folder: RunFolder
+    _client: Any
+    _files: bytes
+    _errand: Errand
+    _tally: _Tally
+    _scheduler: str | None
+    _should_stop: Stop | None
+    _data: Any = None
+    _futures: dict[Any, Job] = field(default_factory=dict)
+    _losses: Counter[str] = field(default_factory=Counter)
+    _workers: int = 0
+    _counted: float = 0.0
 
     def results(self, jobs: Sequence[Job], watcher: Watcher) -> Iterator[Job]:
         """Yield each job as its result arrives."""
@@ -511,12 +510,7 @@ def _compute(files: bytes, errand: Errand, report: Any, unwanted: Stop) -> bytes
     study = load_study(record.study)
     with _inputs(study, errand, files, folder) as (options, own, inputs):
         config = msgspec.convert(options, study.config)
-        context = Context(
-            folder=folder,
-            inputs=inputs,
-            on_report=report,
-            stop=unwanted,
-        )
+        context = Context(folder=folder, inputs=inputs, on_report=report, stop=unwanted)
         result = compute(study, config, own, record, context)
     sealed = seal(result, result_file(job), record.digest)
     if folder is None:

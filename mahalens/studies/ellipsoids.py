@@ -22,7 +22,7 @@ import numpy as np
 from mahalens import geometry
 from mahalens.errors import InputError, RunFolderError
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import Average, Both, Claim, Lower, Ratio, TrialShare
+from mahalens.studies.claims import Average, Both, Claim, Lower, Ratio, TrialShare, claims_from
 from mahalens.studies.plots import Against, AllMetrics, Curves, Levels
 from mahalens.studies.study import (
     Chosen,
@@ -250,35 +250,35 @@ SEARCH_METRICS: dict[str, Metric] = {
     "final_error": Metric(
         "Final error",
         "‖x_true − x_found‖ at the end of the search; a random point is about √(2D) away.",
-        unit="input units",
+        "input units",
         log=True,
     ),
     "residual": Metric(
         "Misfit of the distances",
         "Root mean square of d_k(x_found) − target_k over the ellipsoids.",
-        unit="spreads",
+        "spreads",
         log=True,
     ),
     "seconds": Metric(
         "Time of one search",
-        "Adam: seconds per step, timed over some steps for this trial's point alone, times the "
-        "steps. Newton: the search for this trial's point alone. Without drawing and factoring.",
-        unit="seconds",
+        "For this trial's point alone, without drawing and factoring. Adam: seconds per step, "
+        "timed over some steps, times the steps. Newton: the whole search.",
+        "seconds",
         log=True,
     ),
-    "steps": Metric("Steps", "Steps of the search.", unit="steps", better=None),
+    "steps": Metric("Steps", "Steps of the search.", "steps", better=None),
     "distance_error": Metric(
         "Distance against the full one",
         "Median of |d / d_full − 1| over the ellipsoids at the true point (with data: over test "
         "samples and classes): how well this distance stands in for the Mahalanobis distance.",
-        unit="relative",
+        "relative",
         log=True,
     ),
     "cross_error": Metric(
         "Error from full distances",
         "‖x_true − x_found‖ when the point is sought with this distance but the targets are full "
         "Mahalanobis distances (Newton): what the approximation costs.",
-        unit="input units",
+        "input units",
         log=True,
     ),
 }
@@ -287,27 +287,21 @@ DATA_METRICS: dict[str, Metric] = {
     "error_density": Metric(
         "Test error by density",
         "Share of the test samples whose class has not the largest log-density plus log prior.",
-        unit="share",
+        "share",
     ),
     "error_distance": Metric(
         "Test error by distance",
         "Share of the test samples whose nearest ellipsoid belongs to another class.",
-        unit="share",
+        "share",
     ),
     "distance_error": SEARCH_METRICS["distance_error"],
-    "fit_seconds": Metric("Time to fit", "Fitting this model alone.", unit="seconds", log=True),
-    "score_seconds": Metric(
-        "Time to score", "Classifying the whole test set.", unit="seconds", log=True
-    ),
-    "parameters": Metric("Numbers stored", "Size of the fitted model.", unit="numbers", log=True),
+    "fit_seconds": Metric("Time to fit", "Fitting this model alone.", "seconds", log=True),
+    "score_seconds": Metric("Time to score", "Scoring the test set.", "seconds", log=True),
+    "parameters": Metric("Numbers stored", "Size of the fitted model.", "numbers", log=True),
 }
 
-_FIRST = ("error_density", "error_distance")
-METRICS: dict[str, Metric] = {
-    **{name: DATA_METRICS[name] for name in _FIRST},
-    **SEARCH_METRICS,
-    **{name: metric for name, metric in DATA_METRICS.items() if name not in _FIRST},
-}
+_ERRORS = {name: DATA_METRICS[name] for name in ("error_density", "error_distance")}
+METRICS: dict[str, Metric] = {**_ERRORS, **SEARCH_METRICS, **DATA_METRICS}
 
 # --- Claims -----------------------------------------------------------------------------------
 
@@ -319,7 +313,8 @@ def _lower(model: str, than: str) -> Lower:
     return Lower("final_error", model, than)
 
 
-CLAIMS: tuple[Claim, ...] = (
+CLAIMS = claims_from(
+    EXPERIMENT,
     Claim(
         "rank-4-matches-full",
         "PCA-L2 with 4 components matches the full distance (error at most 1.5 times as large) in "
@@ -329,90 +324,62 @@ CLAIMS: tuple[Claim, ...] = (
             Ratio("seconds", "pca-l2-4", "elliptical", "below", 0.2),
         ),
         needs=ADAM,
-        source=EXPERIMENT,
     ),
-    Claim(
-        "rank-4-beats-full",
-        "PCA-L2 with 4 components leaves a smaller error than the full distance.",
-        _lower("pca-l2-4", "elliptical"),
-        needs=ADAM,
-        source=EXPERIMENT,
-    ),
-    Claim(
-        "rank-64-beats-full",
-        "PCA-L2 with 64 components leaves a smaller error than the full distance.",
-        _lower("pca-l2-64", "elliptical"),
-        needs=ADAM,
-        source=EXPERIMENT,
+    *(
+        Claim(
+            f"rank-{rank}-beats-full",
+            f"PCA-L2 with {rank} components leaves a smaller error than the full distance.",
+            _lower(f"pca-l2-{rank}", "elliptical"),
+            needs=ADAM,
+        )
+        for rank in (4, 64)
     ),
     Claim(
         "error-falls-with-rank",
         "PCA-L2 improves smoothly with more components: 8 beat 4, and 64 beat 8.",
         Both(_lower("pca-l2-8", "pca-l2-4"), _lower("pca-l2-64", "pca-l2-8")),
         needs=ADAM,
-        source=EXPERIMENT,
     ),
     Claim(
         "l1-is-worse",
         "PCA-L1 is worse than PCA-L2 with as many components (64).",
         _lower("pca-l2-64", "pca-l1-64"),
-        source=EXPERIMENT,
     ),
     Claim(
         "pca-beats-spherical",
         "PCA-L2 with 4 components beats the Euclidean distance.",
         _lower("pca-l2-4", "spherical"),
         needs=ADAM,
-        source=EXPERIMENT,
     ),
     Claim(
         "full-beats-spherical",
         "The full distance beats the Euclidean one, which ignores shape.",
         _lower("elliptical", "spherical"),
         needs=ADAM,
-        source=EXPERIMENT,
     ),
     Claim(
         "rank-64-approximates",
         "PCA-L2 approximates the Mahalanobis distance: with 64 components within 10 %.",
         Average("distance_error", "pca-l2-64", "below", 0.1),
-        source=EXPERIMENT,
     ),
     Claim(
         "rank-4-approximates",
         "Few components suffice to approximate the Mahalanobis distance: 4 within 10 %.",
         Average("distance_error", "pca-l2-4", "below", 0.1),
-        source=EXPERIMENT,
     ),
-    Claim(
-        "full-distances-determine-the-point",
-        "Searched until convergence, full distances give the point back: error below 0.01.",
-        TrialShare("final_error", "elliptical", "below", 0.01),
-        needs=NEWTON,
-        source=EXPERIMENT,
-    ),
-    Claim(
-        "rank-4-determines-the-point",
-        "Searched until convergence, PCA-L2 with 4 components gives the point back: error below "
-        "0.01.",
-        TrialShare("final_error", "pca-l2-4", "below", 0.01),
-        needs=NEWTON,
-        source=EXPERIMENT,
-    ),
-    Claim(
-        "euclidean-determines-the-point",
-        "Searched until convergence, Euclidean distances give the point back: error below 0.01.",
-        TrialShare("final_error", "spherical", "below", 0.01),
-        needs=NEWTON,
-        source=EXPERIMENT,
-    ),
-    Claim(
-        "l1-determines-the-point",
-        "Searched until convergence, PCA-L1 with 64 components gives the point back: error below "
-        "0.01.",
-        TrialShare("final_error", "pca-l1-64", "below", 0.01),
-        needs=NEWTON,
-        source=EXPERIMENT,
+    *(
+        Claim(
+            f"{key}-the-point",
+            f"Searched until convergence, {what} the point back: error below 0.01.",
+            TrialShare("final_error", model, "below", 0.01),
+            needs=NEWTON,
+        )
+        for key, what, model in (
+            ("full-distances-determine", "full distances give", "elliptical"),
+            ("rank-4-determines", "PCA-L2 with 4 components gives", "pca-l2-4"),
+            ("euclidean-determines", "Euclidean distances give", "spherical"),
+            ("l1-determines", "PCA-L1 with 64 components gives", "pca-l1-64"),
+        )
     ),
 )
 
@@ -430,15 +397,16 @@ DATA_CLAIMS: tuple[Claim, ...] = (
         "as large.",
         Ratio("error_density", "rank-8", "full", "below", 1.1),
     ),
-    Claim(
-        "data/truncation-approximates",
-        "On real data, the distance along 32 components approximates the full one within 10 %.",
-        Average("distance_error", "truncated-32", "below", 0.1),
-    ),
-    Claim(
-        "data/remainder-approximates",
-        "On real data, 32 components with a remainder approximate the full distance within 10 %.",
-        Average("distance_error", "rank-32", "below", 0.1),
+    *(
+        Claim(
+            f"data/{key}",
+            f"On real data, {what} the full distance within 10 %.",
+            Average("distance_error", model, "below", 0.1),
+        )
+        for key, what, model in (
+            ("truncation-approximates", "distances along 32 components are", "truncated-32"),
+            ("remainder-approximates", "32 components with a remainder give", "rank-32"),
+        )
     ),
     Claim(
         "data/adaptive-clusters-help",

@@ -14,7 +14,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -172,14 +172,7 @@ class RealTrial:
     """
 
     def __init__(self, data: LabelledData, config: EllipsoidConfig, trial: int) -> None:
-        if max(config.ranks) > data.inputs:
-            raise InputError(
-                f"ranks go up to {max(config.ranks)} and {data.name} has {data.inputs} inputs; "
-                f"give ranks of at most {data.inputs}"
-            )
-        size = config.train_size
-        if size is None:
-            size = max(1, round(TRAINING_SHARE * len(data.y)))
+        size = config.train_size or max(1, round(TRAINING_SHARE * len(data.y)))
         if size > len(data.y):
             raise InputError(
                 f"train_size is {size} and {data.name} has {len(data.y)} training samples; give "
@@ -191,7 +184,7 @@ class RealTrial:
         self.test_x, self.test_y = drawn.test_x.double(), drawn.test_y
         self.classes, sizes = self.y.unique(return_counts=True)
         self._shares = sizes.double() / len(self.y)
-        self._axes: dict[int, Fitted] = {}
+        self._axes: dict[str, Fitted] = {}
         self._require_sizes(data.name, sizes)
         _warm_up()
 
@@ -218,9 +211,6 @@ class RealTrial:
         ``parameters`` counts the numbers of the model, shares of classes and clusters aside. What
         makes no sense for a model is NaN.
         """
-        if model not in model_names(self.config, len(self.classes)):
-            known = ", ".join(model_names(self.config, len(self.classes)))
-            raise InputError(f"model is {model!r}, wanted one of {known}")
         numbers = dict.fromkeys(DATA_METRICS, math.nan)
         kind = model.split("-")[0]
         if kind in ("qda", "mixture"):
@@ -246,10 +236,17 @@ class RealTrial:
         if kind == "clusters":
             return self._clusters(int(number))
         if kind == "shared":
-            return self._one_per_class(kind="shared-basis", rank=int(number))
-        if kind in ("rank", "truncated"):
-            return self._ranked(int(number), truncated=kind == "truncated")
-        return self._one_per_class(kind=kind)
+            return self._one_per_class("shared-basis", int(number))
+        if kind in ("full", "diagonal", "spherical"):
+            return self._one_per_class(kind)
+        if number not in self._axes:  # found once for rank-R and truncated-R
+            self._axes[number] = self._one_per_class("low-rank+remainder", int(number))
+        fitted = self._axes[number]
+        if kind == "rank":
+            return fitted
+        tensors = fitted.ellipsoids.tensors()
+        del tensors["remainder"]
+        return replace(fitted, ellipsoids=LowRankEllipsoids.from_tensors(tensors))
 
     @functools.cached_property
     def _full(self) -> tuple[dict[str, float], Tensor]:
@@ -276,24 +273,12 @@ class RealTrial:
     def _error(self, predicted: Tensor) -> float:
         return float((predicted != self.test_y).double().mean())
 
-    def _one_per_class(self, **choice: Any) -> Fitted:
+    def _one_per_class(self, kind: Any, rank: int | None = None) -> Fitted:
         shrinkage = self.config.shrinkage
         fitted, seconds = _timed(
-            lambda: ellipsoids.from_data(self.x, self.y, shrinkage=shrinkage, **choice)
+            lambda: ellipsoids.from_data(self.x, self.y, kind=kind, rank=rank, shrinkage=shrinkage)
         )
         return Fitted(fitted, self.classes, self._shares, seconds)
-
-    def _ranked(self, rank: int, *, truncated: bool) -> Fitted:
-        """Return R axes of each class, found once for ``rank-R`` and ``truncated-R``."""
-        if rank not in self._axes:
-            self._axes[rank] = self._one_per_class(kind="low-rank+remainder", rank=rank)
-        fitted = self._axes[rank]
-        if not truncated:
-            return fitted
-        tensors = fitted.ellipsoids.tensors()
-        del tensors["remainder"]
-        bare = LowRankEllipsoids.from_tensors(tensors)
-        return Fitted(bare, self.classes, self._shares, fitted.seconds)
 
     def _clusters(self, count: int) -> Fitted:
         """Return ``count`` clusters of each class by k-means, each with an ellipsoid of low rank.
@@ -399,19 +384,19 @@ def measure_rival(
     (x, y), (test_x, test_y) = train, test
     unit = math.sqrt(mean_variance(x, y)) or 1.0
     x, test_x = x / unit, test_x / unit
+    count = model.removeprefix("mixture-")
+
+    def fit() -> Any:
+        if model == "qda":
+            return _discriminant(x, y, shrinkage)
+        return _Mixtures(x, y, int(count), shrinkage, seed)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of mixtures that have not converged
-        start = perf_counter()
-        if model == "qda":
-            fitted = _discriminant(x, y, shrinkage)
-        else:
-            fitted = _Mixtures(x, y, int(model.removeprefix("mixture-")), shrinkage, seed)
-        fit_seconds = perf_counter() - start
+        fitted, fit_seconds = _timed(fit)
         if fitted is None:
-            return dict.fromkeys(("error_density", "fit_seconds", "score_seconds"), math.nan)
-        start = perf_counter()
-        predicted = fitted.predict(test_x)
-        score_seconds = perf_counter() - start
+            return {}
+        predicted, score_seconds = _timed(lambda: fitted.predict(test_x))
     return {
         "error_density": float(np.mean(predicted != test_y)),
         "fit_seconds": fit_seconds,

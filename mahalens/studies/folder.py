@@ -25,10 +25,7 @@ GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.ht
 COMPARISONS, LEVELS, CHECKSUMS = "comparisons.csv", "levels.csv", "checksums.json"
 WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
 TENSORBOARD = "tensorboard"
-_RECORDS = (
-    *(CONFIG, SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, CHECKSUMS, GAUSSIAN, PLOTS, REPORT),
-    LOCK,
-)
+_RECORDS = (SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, CHECKSUMS, GAUSSIAN, PLOTS, REPORT)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
 Options = TypeVar("Options", bound=msgspec.Struct)
 
@@ -137,10 +134,6 @@ class RunFolder:
         """Whether all results are there."""
         return (self.path / SUMMARY).exists()
 
-    def checkpoint(self, model: str) -> Path:
-        """Where the state of a model in training is kept."""
-        return self.path / CHECKPOINTS / f"{model}.safetensors"
-
     def has(self, path: Path) -> bool:
         """Whether a checkpoint is there; raise for one that is damaged or belongs elsewhere."""
         if not path.exists():
@@ -178,12 +171,7 @@ class RunFolder:
         if name.startswith(f"{CHECKPOINTS}/"):
             write_file(self.path / name, seal(tensors, name, self.config.digest))
             return
-        from safetensors.torch import save
-
-        ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        # One entry at most: the library writes several in an order that changes from run to run.
-        metadata = None if chain is None else {"chain": chain}
-        self._write(name, save(ready, metadata))
+        self._write(name, _safetensors(tensors, None if chain is None else {"chain": chain}))
 
     def _write(self, name: str, content: bytes) -> None:
         write_file(self.path / name, content)
@@ -236,11 +224,11 @@ def upgrade_options(options: Mapping[str, Any]) -> dict[str, Any]:
     {'pixels': ['normalised', 'raw'], 'trials': 3}
     """
     new = {name: value for name, value in options.items() if name not in ("engine", "scheduler")}
-    if "pixels" in new:
-        pixels = new["pixels"]
-        names = [pixels] if isinstance(pixels, str) else pixels
-        spelled = ["normalised" if name == "normalized" else name for name in names]
-        new["pixels"] = spelled[0] if isinstance(pixels, str) else spelled
+    pixels = new.get("pixels")
+    if isinstance(pixels, str):
+        new["pixels"] = pixels.replace("normalized", "normalised")
+    elif pixels is not None:
+        new["pixels"] = [name.replace("normalized", "normalised") for name in pixels]
     return new
 
 
@@ -250,11 +238,15 @@ def seal(tensors: Mapping[str, Any], name: str, run: str) -> bytes:
     The metadata has one entry: the SHA-256 of the file, with zeros in this place, the digest of
     the run and the ``name`` of the file in its folder.
     """
+    content = _safetensors(tensors, {"seal": f"{_BLANK} {run} {name}"})
+    return content.replace(_BLANK.encode(), _checksum(content, _BLANK).encode(), 1)
+
+
+def _safetensors(tensors: Mapping[str, Any], metadata: dict[str, str] | None) -> bytes:
+    # One entry of metadata at most: the library writes several in an order that changes.
     from safetensors.torch import save
 
-    ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-    content = save(ready, {"seal": f"{_BLANK} {run} {name}"})
-    return content.replace(_BLANK.encode(), _checksum(content, _BLANK).encode(), 1)
+    return save({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, metadata)
 
 
 _BLANK = "0" * 64
@@ -262,11 +254,7 @@ _BLANK = "0" * 64
 
 def _checksum(content: bytes, own: str) -> str:
     """SHA-256 of a sealed file, whose ``own`` checksum does not count."""
-    digest = hashlib.sha256()
-    before, _, after = content.partition(own.encode())
-    for part in (before, _BLANK.encode(), after):
-        digest.update(part)
-    return digest.hexdigest()
+    return hashlib.sha256(content.replace(own.encode(), _BLANK.encode(), 1)).hexdigest()
 
 
 def _seal_of(content: bytes) -> tuple[str, str, str] | None:
@@ -302,12 +290,10 @@ def checksums(path: Path) -> dict[str, str]:
 def is_unchanged(path: Path, name: str) -> bool:
     """Whether a record of a finished run is as the run wrote it, as far as can be told."""
     wanted = checksums(path).get(name)
-    if wanted is None:
-        return True
     try:
-        return hashlib.sha256(read_file(path / name)).hexdigest() == wanted
+        return wanted in (None, hashlib.sha256(read_file(path / name)).hexdigest())
     except OSError:
-        return False
+        return wanted is None
 
 
 def encode_json(record: object) -> bytes:
@@ -352,7 +338,7 @@ def _clear(path: Path) -> None:
     Its configuration stays until the new one is moved into its place, so that the folder is one
     of a run at every moment.
     """
-    own = [path / name for name in _RECORDS if name not in (CONFIG, LOCK)]
+    own = [path / name for name in _RECORDS]
     own += [file for file in path.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
     for name, suffix in _FOLDERS.items():
         for file in (path / name).glob("*"):

@@ -7,6 +7,7 @@ hyperplanes through the mean, ReLU units in mirrored pairs, rows that whiten.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Mapping
@@ -14,10 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import msgspec
+
 from mahalens import auditing, data, init, nn, train
 from mahalens.errors import IllConditionedWarning, InputError, RunFolderError
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import AboveChance, Average, Both, Claim, Lower, TrialShare
+from mahalens.studies.claims import (
+    AboveChance,
+    Average,
+    Both,
+    Claim,
+    Lower,
+    TrialShare,
+    claims_from,
+)
 from mahalens.studies.folder import GAUSSIAN
 from mahalens.studies.plots import AllMetrics, Curves, Diagonal, Plane
 from mahalens.studies.study import (
@@ -169,47 +180,38 @@ class GaussianConfig(Config, frozen=True, kw_only=True):
 # --- Metrics ----------------------------------------------------------------------------------
 
 METRICS: dict[str, Metric] = {
-    "train_mse": Metric(
-        "Final training MSE",
-        "Loss of the last epoch (Newton: of the final weights) on the training set.",
-        log=True,
-    ),
-    "test_mse": Metric(
-        "MSE on new data",
-        "Loss on 1,000 samples drawn anew for this evaluation.",
-        log=True,
-    ),
+    "train_mse": Metric("Final training MSE", "Loss of the last epoch or final weights.", log=True),
+    "test_mse": Metric("MSE on new data", "Loss on 1,000 samples drawn anew.", log=True),
     "late_decrease": Metric(
         "Loss still falling",
         "Share of the loss that went in the last tenth of the epochs (Adam): near 0 once training "
         "has converged. Losses below 0.1 % of the targets' variance count as 0.1 %.",
-        unit="relative",
+        "relative",
         better=None,
     ),
     "mirrored_pairs": Metric(
         "Mirrored pairs",
-        "Pairs of units whose weights point in opposite directions (cosine below -0.999); "
-        "each unit pairs once.",
-        unit="pairs",
+        "Pairs of units with opposite weights (cosine below -0.999); each unit pairs once.",
+        "pairs",
         better=None,
     ),
     "unique_units": Metric(
         "Units after deduplication",
         "Units left when one of each mirrored pair is dropped.",
-        unit="units",
+        "units",
         better=None,
     ),
     "mean_distance": Metric(
         "Hyperplane to mean",
         "|w·μ + b| / ‖w‖, averaged over the units: how far the hyperplanes miss the mean.",
-        unit="input units",
+        "input units",
         log=True,
     ),
     "mean_distance_spread": Metric(
         "Hyperplane to mean, in spreads",
         "|w·μ + b| / √(wᵀΣw), averaged over the units: the same in standard deviations of the "
         "data along the unit's normal.",
-        unit="spreads",
+        "spreads",
         log=True,
     ),
     "sphericity": Metric(
@@ -220,14 +222,13 @@ METRICS: dict[str, Metric] = {
     ),
     "row_cosine": Metric(
         "Rows against eigenvectors",
-        "Mean |cosine| between the weight rows and the true eigenvectors under the best "
-        "one-to-one matching.",
+        "Mean |cosine| of weight rows and true eigenvectors under the best one-to-one matching.",
         better="high",
     ),
     "row_eigenvalue_error": Metric(
         "Eigenvalue error, row by row",
         "Mean |1/‖wᵢ‖² − λ| / λ over the same matching.",
-        unit="relative",
+        "relative",
         log=True,
     ),
     "wnorm_precision_distance": Metric(
@@ -239,13 +240,13 @@ METRICS: dict[str, Metric] = {
     "gram_precision_error": Metric(
         "Precision error of WᵀW",
         "‖c WᵀW − Σ⁻¹‖_F / ‖Σ⁻¹‖_F with c = 1 (ReLU: 1/2, each unit sees half the space).",
-        unit="relative",
+        "relative",
         log=True,
     ),
     "gram_eigenvalue_error": Metric(
         "Eigenvalue error, from WᵀW",
         "Mean relative error of the covariance eigenvalues read off WᵀW, in order of size.",
-        unit="relative",
+        "relative",
         log=True,
     ),
     "gram_cosine": Metric(
@@ -256,50 +257,40 @@ METRICS: dict[str, Metric] = {
     "centre_error": Metric(
         "Centre read off the layer",
         "Mahalanobis distance of the least-squares solution of Wc = −b from the true mean.",
-        unit="spreads",
+        "spreads",
         log=True,
     ),
-    "dead_units": Metric(
-        "Dead units",
-        "Units whose activation is 0 on every training sample.",
-        unit="units",
-    ),
+    "dead_units": Metric("Dead units", "Units that are 0 on every training sample.", "units"),
 }
 
 # --- Claims -----------------------------------------------------------------------------------
 
 RESULTS = "gaussian-results"
-ADAM, NEWTON = {"solver": "adam"}, {"solver": "newton"}
-
-_RECOVERED = TrialShare("gram_precision_error", "abs", "below", 0.01)
 _ROWS_ARE_EIGENVECTORS = AboveChance("row_cosine", "abs", 0.9, "row_cosine_chance")
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "abs-beats-sigmoid",
-        "MD_Abs learns the distance better than MD_Sigmoid.",
-        Lower("train_mse", "abs", "sigmoid"),
-        source=RESULTS,
-    ),
-    Claim(
-        "relu-beats-sigmoid",
-        "MD_ReLU learns the distance better than MD_Sigmoid.",
-        Lower("train_mse", "relu", "sigmoid"),
-        source=RESULTS,
+_WHITENS = TrialShare("sphericity", "abs", "below", 0.1)
+
+CLAIMS = claims_from(
+    RESULTS,
+    *(
+        Claim(
+            f"{model}-beats-sigmoid",
+            f"{MODELS[model].label} learns the distance better than MD_Sigmoid.",
+            Lower("train_mse", model, "sigmoid"),
+        )
+        for model in DISTANCES
     ),
     Claim(
         "sigmoid-performs-badly",
         "MD_Sigmoid does not approximate the distance well: it leaves more than half of its "
         "variance unexplained.",
         Average("test_mse", "sigmoid", "above", 0.5, per="target_variance"),
-        source=RESULTS,
     ),
     Claim(
         "relu-equals-abs",
         "ReLU pairs do the work of Abs: MD_ReLU explains 99 % of the variance wherever it is "
         "trained, as MD_Abs can.",
         Average("test_mse", "relu", "below", 0.01, per="target_variance"),
-        source=RESULTS,
     ),
     Claim(
         "adam-converged",
@@ -309,122 +300,104 @@ CLAIMS: tuple[Claim, ...] = (
             TrialShare("late_decrease", "abs", "below", 0.01),
             TrialShare("late_decrease", "abs", "above", -0.01),
         ),
-        needs=ADAM,
-        source=RESULTS,
+        needs={"solver": "adam"},
     ),
-    Claim(
-        "abs-recovers-precision-adam",
-        "Trained with Adam, WᵀW of MD_Abs is Σ⁻¹ within 1 %.",
-        _RECOVERED,
-        needs=ADAM,
-        source=RESULTS,
+    *(
+        Claim(
+            f"abs-recovers-precision-{solver}",
+            f"Trained {how}, WᵀW of MD_Abs is Σ⁻¹ within 1 %.",
+            TrialShare("gram_precision_error", "abs", "below", 0.01),
+            needs={"solver": solver},
+        )
+        for solver, how in (("adam", "with Adam"), ("newton", "until convergence"))
     ),
-    Claim(
-        "abs-recovers-precision-newton",
-        "Trained until convergence, WᵀW of MD_Abs is Σ⁻¹ within 1 %.",
-        _RECOVERED,
-        needs=NEWTON,
-        source=RESULTS,
-    ),
-    Claim(
-        "abs-hyperplanes-through-mean",
-        "The hyperplanes of MD_Abs pass through the mean: within a tenth of the spread.",
-        TrialShare("mean_distance_spread", "abs", "below", 0.1),
-        source=RESULTS,
-    ),
-    Claim(
-        "relu-hyperplanes-through-mean",
-        "The hyperplanes of MD_ReLU pass through the mean: within a tenth of the spread.",
-        TrialShare("mean_distance_spread", "relu", "below", 0.1),
-        source=RESULTS,
+    *(
+        Claim(
+            f"{model}-hyperplanes-through-mean",
+            f"The hyperplanes of {MODELS[model].label} pass through the mean: within a tenth of "
+            "the spread.",
+            TrialShare("mean_distance_spread", model, "below", 0.1),
+        )
+        for model in DISTANCES
     ),
     Claim(
         "relu-units-pair-up",
         "ReLU units form mirrored pairs: more than half of the D possible ones.",
         Average("mirrored_pairs", "relu", "above", 0.5, per="dim"),
-        source=RESULTS,
     ),
     Claim(
         "abs-whitens",
         "The layer of MD_Abs whitens the data: sphericity norm below 0.1.",
-        TrialShare("sphericity", "abs", "below", 0.1),
-        source=RESULTS,
+        _WHITENS,
     ),
     Claim(
         "eigenvectors-are-rows",
         "The eigenvectors of Σ can be read off the rows of W (MD_Abs).",
         _ROWS_ARE_EIGENVECTORS,
-        source=RESULTS,
     ),
     Claim(
         "eigenvalues-are-row-lengths",
         "The eigenvalues of Σ can be read off the lengths of the rows (MD_Abs), within 10 %.",
         TrialShare("row_eigenvalue_error", "abs", "below", 0.1),
-        source=RESULTS,
     ),
     Claim(
         "gram-holds-eigenstructure",
         "WᵀW as a whole holds the eigenstructure (MD_Abs): eigenvalues within 1 %.",
         TrialShare("gram_eigenvalue_error", "abs", "below", 0.01),
-        source=RESULTS,
     ),
     Claim(
         "ground-truth-whitens",
         "The analytic model whitens exactly: sphericity norm below 0.01.",
         TrialShare("sphericity", "ground-truth", "below", 0.01, fewest=1),
-        source=RESULTS,
     ),
+) + claims_from(
+    "interpreting",
     Claim(
         "abs-layer-measures-mahalanobis",
         "Mechanism 1: trained linear nodes with Abs measure the Mahalanobis distance, explaining "
         "99.9 % of its variance on new data.",
         Average("test_mse", "abs", "below", 0.001, per="target_variance"),
-        source="interpreting",
     ),
     Claim(
         "whitening-without-principal-components",
         "Mechanism 1: the network learns directions that whiten the data without being its "
         "principal components.",
-        Both(TrialShare("sphericity", "abs", "below", 0.1), _ROWS_ARE_EIGENVECTORS, negated=True),
-        source="interpreting",
+        Both(_WHITENS, _ROWS_ARE_EIGENVECTORS, negated=True),
     ),
 )
 
 # "<1e-6" in the source is given here as its bound.
+_MSE = {  # mean, variance, minimum and maximum in 2, 10 and 100 dimensions
+    "relu": (
+        (0.0284, 1.94e-3, 2e-6, 0.2080),
+        (0.0279, 1.70e-5, 0.0210, 0.0373),
+        (0.0077, 3.6e-5, 0.0020, 0.0293),
+    ),
+    "abs": (
+        (0.1220, 9.94e-3, 0.0, 0.2069),
+        (0.0339, 1e-6, 0.0334, 0.0347),
+        (0.0165, 2e-6, 0.0150, 0.0201),
+    ),
+    "sigmoid": ((0.2675, 7e-6), (0.2743, 1.6e-5), (0.1274, 2.1e-5)),
+}
+_OTHERS = {  # mean and standard deviation
+    ("mirrored_pairs", "relu"): ((0.40, 0.60), (0.0,), (0.0,)),
+    ("mean_distance", "relu"): ((0.37, 0.46), (0.18, 0.09), (0.57, 0.09)),
+    ("mean_distance", "abs"): ((1.01, 1.28), (0.07, 0.01), (0.04, 0.00)),
+    ("mean_distance", "sigmoid"): ((3.57, 1.79), (5.12, 0.55), (5.28, 0.14)),
+    ("sphericity", "relu"): ((1.90, 0.56), (5.74, 2.08), (23.08, 0.58)),
+    ("sphericity", "abs"): ((0.85, 0.71), (1.06, 0.00), (3.64, 0.18)),
+    ("sphericity", "sigmoid"): ((3.41, 0.03), (7.85, 0.25), (36.86, 0.30)),
+    ("sphericity", "ground-truth"): ((9.1e-7,), (5.8e-6,), (2.4e-3,)),
+}
 PUBLISHED: dict[tuple[str, str, int], PublishedValue] = {
-    ("train_mse", "relu", 2): PublishedValue(0.0284, variance=1.94e-3, min=2e-6, max=0.2080),
-    ("train_mse", "relu", 10): PublishedValue(0.0279, variance=1.70e-5, min=0.0210, max=0.0373),
-    ("train_mse", "relu", 100): PublishedValue(0.0077, variance=3.6e-5, min=0.0020, max=0.0293),
-    ("train_mse", "abs", 2): PublishedValue(0.1220, variance=9.94e-3, min=0.0, max=0.2069),
-    ("train_mse", "abs", 10): PublishedValue(0.0339, variance=1e-6, min=0.0334, max=0.0347),
-    ("train_mse", "abs", 100): PublishedValue(0.0165, variance=2e-6, min=0.0150, max=0.0201),
-    ("train_mse", "sigmoid", 2): PublishedValue(0.2675, variance=7e-6),
-    ("train_mse", "sigmoid", 10): PublishedValue(0.2743, variance=1.6e-5),
-    ("train_mse", "sigmoid", 100): PublishedValue(0.1274, variance=2.1e-5),
-    ("mirrored_pairs", "relu", 2): PublishedValue(0.40, std=0.60),
-    ("mirrored_pairs", "relu", 10): PublishedValue(0.0),
-    ("mirrored_pairs", "relu", 100): PublishedValue(0.0),
-    ("mean_distance", "relu", 2): PublishedValue(0.37, std=0.46),
-    ("mean_distance", "relu", 10): PublishedValue(0.18, std=0.09),
-    ("mean_distance", "relu", 100): PublishedValue(0.57, std=0.09),
-    ("mean_distance", "abs", 2): PublishedValue(1.01, std=1.28),
-    ("mean_distance", "abs", 10): PublishedValue(0.07, std=0.01),
-    ("mean_distance", "abs", 100): PublishedValue(0.04, std=0.00),
-    ("mean_distance", "sigmoid", 2): PublishedValue(3.57, std=1.79),
-    ("mean_distance", "sigmoid", 10): PublishedValue(5.12, std=0.55),
-    ("mean_distance", "sigmoid", 100): PublishedValue(5.28, std=0.14),
-    ("sphericity", "relu", 2): PublishedValue(1.90, std=0.56),
-    ("sphericity", "relu", 10): PublishedValue(5.74, std=2.08),
-    ("sphericity", "relu", 100): PublishedValue(23.08, std=0.58),
-    ("sphericity", "abs", 2): PublishedValue(0.85, std=0.71),
-    ("sphericity", "abs", 10): PublishedValue(1.06, std=0.00),
-    ("sphericity", "abs", 100): PublishedValue(3.64, std=0.18),
-    ("sphericity", "sigmoid", 2): PublishedValue(3.41, std=0.03),
-    ("sphericity", "sigmoid", 10): PublishedValue(7.85, std=0.25),
-    ("sphericity", "sigmoid", 100): PublishedValue(36.86, std=0.30),
-    ("sphericity", "ground-truth", 2): PublishedValue(9.1e-7),
-    ("sphericity", "ground-truth", 10): PublishedValue(5.8e-6),
-    ("sphericity", "ground-truth", 100): PublishedValue(2.4e-3),
+    (*key, dim): msgspec.convert(dict(zip(names, value, strict=False)), PublishedValue)
+    for names, table in (
+        (("mean", "variance", "min", "max"), {("train_mse", m): row for m, row in _MSE.items()}),
+        (("mean", "std"), _OTHERS),
+    )
+    for key, values in table.items()
+    for dim, value in zip(PUBLISHED_EPOCHS, values, strict=True)
 }
 
 # --- Measure ----------------------------------------------------------------------------------
@@ -512,9 +485,7 @@ class Problem:
         It works in float64 on the samples before they were rounded: rounding them leaves a
         residual that would hide a perfect fit.
         """
-        from msgspec.structs import replace as with_fields
-
-        config = with_fields(self.config, dtype="float64")
+        config = msgspec.structs.replace(self.config, dtype="float64")
         exact = Problem.draw(config, self.gaussian, self.engine)
         start = train.TrialStack(stack.chain, stack.values.double())
         return train.Newton(exact.objective(stack.chain), start, CONTINUED_STEPS)
@@ -626,24 +597,22 @@ def _train(name: str, solver: Adam | Newton, context: Context, share: tuple[floa
     from mahalens.studies.run import all_threads
 
     # The compiled engine's numbers do not depend on how many threads share the trials.
-    if isinstance(solver, train.Adam) and solver.objective.engine == "compiled":
-        with all_threads():
-            context.drive(name, solver, share=share)
-    else:
+    free = isinstance(solver, train.Adam) and solver.objective.engine == "compiled"
+    with all_threads() if free else contextlib.nullcontext():
         context.drive(name, solver, share=share)
 
 
 def _read(problem: Problem, job: Job, solver: Adam | Newton, basins: list[str]) -> Measures:
     """Read every trial of a model that has been trained."""
-    losses, late = solver.final_loss.tolist(), _late_decrease(problem, solver)
+    statuses = solver.statuses
     rows = []
-    for place, trial in enumerate(job.trials):
+    results = zip(solver.final_loss.tolist(), _late_decrease(problem, solver), strict=True)
+    for place, (loss, late) in enumerate(results):
         # Its weights may still be finite where only the loss was too large for the dtype.
-        if solver.statuses[place] is train.Status.NON_FINITE:
-            rows.append(_nothing(problem))
-        else:
-            found = (losses[place], late[place])
-            rows.append(_read_trial(problem, job.work, solver.stack, place, trial, *found))
+        lost = statuses[place] is train.Status.NON_FINITE
+        trial = job.first + place
+        row = None if lost else _read_trial(problem, job.work, solver.stack, place, trial)
+        rows.append(row and row | {"train_mse": loss, "late_decrease": late})
     epochs, curve = solver.curve
     method = solver.method if isinstance(solver, train.Newton) else "adam"
     return _measures(
@@ -653,7 +622,7 @@ def _read(problem: Problem, job: Job, solver: Adam | Newton, basins: list[str]) 
         rows,
         seconds=solver.seconds,
         curves={"train_mse": (epochs, curve.T)},
-        statuses=[status.value for status in solver.statuses],
+        statuses=[status.value for status in statuses],
         columns={
             "basin": basins,
             "steps": solver.steps.tolist(),
@@ -665,53 +634,36 @@ def _read(problem: Problem, job: Job, solver: Adam | Newton, basins: list[str]) 
 def _ground_truth(problem: Problem) -> Measures:
     """Read the analytic model."""
     stack, model = problem.analytic(), "ground-truth"
-    row = _read_trial(problem, model, stack, 0, 0, problem.analytic_loss(), math.nan)
+    row = _read_trial(problem, model, stack, 0, 0)
     return _measures(
         problem,
         model,
         stack,
-        [row],
+        [row | {"train_mse": problem.analytic_loss(), "late_decrease": math.nan}],
         seconds=0.0,
         statuses=["analytic"],
         columns={"basin": ["zero residual"], "steps": [0], "method": ["analytic"]},
     )
 
 
-Row = tuple[dict[str, float], "Tensor", "Tensor"]
-"""The metrics of a trial, and eigenvalues ``[D]`` read off its rows and off WᵀW."""
-
-
-def _nothing(problem: Problem) -> Row:
-    lost = torch.full((problem.config.dim,), math.nan, dtype=torch.float64)
-    return dict.fromkeys(METRICS, math.nan), lost, lost
-
-
 def _read_trial(
-    problem: Problem,
-    model: str,
-    stack: TrialStack,
-    place: int,
-    trial: int,
-    loss: float,
-    late: float,
-) -> Row:
+    problem: Problem, model: str, stack: TrialStack, place: int, trial: int
+) -> dict[str, Any]:
+    """Return metrics, and eigenvalues ``[D]`` read off the rows and off WᵀW."""
     x, y = problem.test_set(model, trial)
     with torch.no_grad():
         output = stack[place](x).to("cpu", torch.float64)
     weight, bias = (tensor[place] for tensor in stack.tensors().values())
     kind = "abs" if model == "ground-truth" else model
-    inputs = problem.x.to("cpu", torch.float64)
-    reading = auditing.read_layer(weight, bias, problem.gaussian, activation=kind, inputs=inputs)
-    metrics = {
-        "train_mse": loss,
-        "test_mse": (output - y).square().mean().item(),
-        "late_decrease": late,
-        **reading,
-    }
-    match = auditing.match_rows(auditing.rows_to_read(weight, kind), problem.gaussian)
+    gaussian, inputs = problem.gaussian, problem.x.to("cpu", torch.float64)
+    reading = auditing.read_layer(weight, bias, gaussian, activation=kind, inputs=inputs)
     scale = auditing.gram_scale(kind)
-    gram = auditing.read_gram(weight, bias, problem.gaussian, scale=scale)
-    return metrics, match.eigenvalues, gram.eigenvalues
+    return {
+        "test_mse": (output - y).square().mean().item(),
+        **reading,
+        "rows": auditing.match_rows(auditing.rows_to_read(weight, kind), gaussian).eigenvalues,
+        "gram": auditing.read_gram(weight, bias, gaussian, scale=scale).eigenvalues,
+    }
 
 
 def _late_decrease(problem: Problem, solver: Adam | Newton) -> list[float]:
@@ -727,21 +679,22 @@ def _late_decrease(problem: Problem, solver: Adam | Newton) -> list[float]:
 
 
 def _measures(
-    problem: Problem, model: str, stack: TrialStack, rows: list[Row], **more: Any
+    problem: Problem, model: str, stack: TrialStack, rows: list[dict[str, Any] | None], **more: Any
 ) -> Measures:
-    losses = [metrics["train_mse"] for metrics, _, _ in rows]
-    finite = [place for place, loss in enumerate(losses) if math.isfinite(loss)]
-    plots = _fit_plots(problem, model, stack, min(finite, key=losses.__getitem__)) if finite else {}
+    """Gather what was read of the trials, None of those that ran away."""
+    lost = torch.full((problem.config.dim,), math.nan, dtype=torch.float64)
+    nothing: dict[str, Any] = {**dict.fromkeys(METRICS, math.nan), "rows": lost, "gram": lost}
+    known = [row or nothing for row in rows]
+    metrics = {
+        name: torch.tensor([row[name] for row in known], dtype=torch.float64) for name in METRICS
+    }
+    losses = metrics["train_mse"]
+    losses = losses.where(losses.isfinite(), math.inf)
+    best = int(losses.argmin())
     return Measures(
-        metrics={
-            name: torch.tensor([metrics[name] for metrics, _, _ in rows], dtype=torch.float64)
-            for name in METRICS
-        },
-        plots=plots,
-        trial_plots={
-            "rows": torch.stack([rows for _, rows, _ in rows]),
-            "gram": torch.stack([gram for _, _, gram in rows]),
-        },
+        metrics=metrics,
+        plots=_fit_plots(problem, model, stack, best) if losses[best] < math.inf else {},
+        trial_plots={name: torch.stack([row[name] for row in known]) for name in ("rows", "gram")},
         weights=stack.tensors(),
         chain=str(stack.chain),
         **more,
@@ -833,9 +786,8 @@ STUDY = Study(
             title="Hyperplanes and distance contours",
             caption="Best trial of each model. Where a model has learned the distance, its solid "
             "contours lie on the dashed true ones. In theory every hyperplane passes through the "
-            "mean; the arrow is the unit's normal and points to the side where w·x + b is "
-            "positive. Any rotation of a whitening is a whitening, so hyperplanes need not follow "
-            "the ellipse's axes.",
+            "mean; the arrow points to where w·x + b is positive. Any rotation of a whitening is "
+            "a whitening, so hyperplanes need not follow the ellipse's axes.",
             metric="test_mse",
         ),
         Curves(
@@ -853,18 +805,17 @@ STUDY = Study(
         AllMetrics(
             name="metrics",
             title="Metrics over all trials",
-            caption="Compare the spread of the dots with the gap between models: a mean with a "
-            "wide interval often hides two groups of trials, those that solved the problem and "
-            "those that did not.",
+            caption="Compare the spread of the dots with the gap between models: a wide interval "
+            "often hides two groups of trials, those that solved the problem and the others.",
         ),
         Diagonal(
             name="eigenvalues",
             title="Eigenvalues of the covariance",
             caption="On the diagonal the learned eigenvalue is the true one. The upper reading "
-            "takes one eigenvalue from each unit, which works only if the rows happen to be "
-            "eigenvectors; the lower one takes them from WᵀW, which no rotation of the rows can "
-            "change. Where the lower lies on the diagonal and the upper does not, the model has "
-            "learned the covariance and only the row-wise reading fails.",
+            "takes one eigenvalue from each unit, which works only if rows happen to be "
+            "eigenvectors; the lower one takes them from WᵀW, which no rotation of the rows "
+            "changes. Where only the lower lies on the diagonal, the model has learned the "
+            "covariance, and only the row-wise reading fails.",
             group="eigenvalues",
             true="eigenvalues/true",
             learned=(
@@ -877,10 +828,9 @@ STUDY = Study(
         Diagonal(
             name="fit",
             title="Fit on new data",
-            caption="Best trial of each model; each dot is a new sample, drawn after training. A "
-            "model that measures the distance puts them all on the diagonal. A bend at the right "
-            "is an output that saturates, a gap at the left a model whose smallest output is not "
-            "0.",
+            caption="Best trial of each model; each dot is a sample drawn after training. A model "
+            "that measures the distance puts them all on the diagonal. A bend at the right is an "
+            "output that saturates, a gap at the left a smallest output above 0.",
             group="fit",
             true="fit/{model}/true",
             learned=(("learned", "learned distance (spreads)"),),

@@ -40,16 +40,16 @@ from mahalens.studies.study import (
 )
 
 _PARTS = ("metrics", "plots", "trial_plots", "weights")
+_SUMMARY = ("mean", "std", "variance", "median", "min", "max", "n", "ci95")
 
 
 def pack(measures: Mapping[str, Measures]) -> dict[str, Tensor]:
     """Return the measures of several models as named tensors, for a file."""
     tensors: dict[str, Tensor] = {}
     for place, (model, own) in enumerate(measures.items()):
+        columns = {name: list(values) for name, values in own.columns.items()}
         about = {"seconds": own.seconds, "chain": own.chain, "statuses": list(own.statuses)}
-        about["place"] = place
-        about["columns"] = {name: list(values) for name, values in own.columns.items()}
-        text = json.dumps(about).encode()
+        text = json.dumps({**about, "place": place, "columns": columns}).encode()
         tensors[f"{model}|about|"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         for part in _PARTS:
             for name, values in getattr(own, part).items():
@@ -124,13 +124,10 @@ def gather(study: Study[C], config: C, jobs: Sequence[tuple[Job, Mapping[str, Te
     joined = {}
     for variant in map(variant_name, study.variants(config)):
         for model in models:
-            if found := pieces.get((variant, model)):
-                joined[variant, model] = join([own for _, own in sorted(found, key=_first)])
+            if several := pieces.get((variant, model)):
+                in_order = sorted(several, key=lambda piece: piece[0])
+                joined[variant, model] = join([measures for _, measures in in_order])
     return Results(joined, {})
-
-
-def _first(piece: tuple[int, Measures]) -> int:
-    return piece[0]
 
 
 def statuses_of(measures: Measures) -> list[str]:
@@ -323,15 +320,11 @@ def _best(study: Study[C], measures: Measures) -> int | None:
     return int(np.nanargmax(values) if high else np.nanargmin(values))
 
 
-def _group(study: Study[C], variant: str) -> dict[str, dict[str, Any]]:
-    return {"group": {study.variant: variant}} if study.variant else {}
-
-
 def _outcome(study: Study[C], variant: str, model: str, measures: Measures) -> dict[str, Any]:
     statuses = statuses_of(measures)
     outcome: dict[str, Any] = {
         "model": model,
-        **_group(study, variant),
+        **({"group": {study.variant: variant}} if study.variant else {}),
         "trials": measures.trials,
         "statuses": dict(Counter(statuses)),
         "non_finite": [t for t, status in enumerate(statuses) if status == NON_FINITE],
@@ -358,22 +351,11 @@ def _rows(
             "group": group,
             "model": model,
             "metric": metric,
-            "mean": summary.mean,
-            "std": summary.std,
-            "variance": summary.variance,
-            "median": summary.median,
-            "min": summary.min,
-            "max": summary.max,
-            "n": summary.n,
-            "ci95": summary.ci95,
+            **{name: getattr(summary, name) for name in _SUMMARY},
             "best": None if best is None else is_finite(float(values[best])),
             "published": None if published is None else published.mean,
             "published_detail": None if published is None else published.detail(),
         }
-
-
-def _place(study: Study[C], variant: str) -> tuple[str, ...]:
-    return (variant,) if study.variant else ()
 
 
 def _trial_rows(
@@ -381,9 +363,10 @@ def _trial_rows(
 ) -> Iterator[list[Any]]:
     for (variant, model), own in measures.items():
         columns = [own.values(metric) for metric in metrics]
+        place = (model, variant) if study.variant else (model,)
         for trial, status in enumerate(statuses_of(own)):
             yield [
-                *(model, *_place(study, variant), trial, status),
+                *(*place, trial, status),
                 *(own.columns[name][trial] for name in study.columns),
                 *(float(values[trial]) for values in columns),
             ]
@@ -395,6 +378,7 @@ def _curve_rows(
     """Yield all curves side by side; a step may have a number of some of them alone."""
     for (variant, model), own in measures.items():
         curves = [own.curves.get(name) for name in names]
+        place = (model, variant) if study.variant else (model,)
         for trial in range(own.trials):
             seen = [
                 {} if c is None else dict(zip(c[0].tolist(), c[1][trial].tolist(), strict=True))
@@ -403,4 +387,4 @@ def _curve_rows(
             for step in sorted({step for curve in seen for step in curve}):
                 values = [curve.get(step) for curve in seen]
                 if any(value is not None and math.isfinite(value) for value in values):
-                    yield [model, *_place(study, variant), trial, step, *values]
+                    yield [*place, trial, step, *values]

@@ -150,24 +150,19 @@ def execute(
         watcher.note(line)
     jobs = list(study.jobs(config))
     tally = _Tally(jobs, watcher.stage("jobs"))
-    waiting = []
+    waiting = [job for job in jobs if not folder.has(folder.path / result_file(job))]
     for job in jobs:
-        if folder.has(folder.path / result_file(job)):
+        if job not in waiting:
             tally.finish(job)
-        else:
-            waiting.append(job)
+    count = min(workers or (1 if study.stacked else cores()), len(waiting))
     if executor == "dask":
         from mahalens.studies.cluster import on_cluster
 
         done = on_cluster(study, config, folder, waiting, tally, watcher, should_stop, scheduler)
+    elif count <= 1:
+        done = _in_this_process(study, config, folder, waiting, tally, should_stop)
     else:
-        count = workers or (1 if study.stacked else cores())
-        alone = count == 1 or len(waiting) <= 1
-        done = (
-            _in_this_process(study, config, folder, waiting, tally, should_stop)
-            if alone
-            else _in_processes(folder, waiting, count, tally, should_stop)
-        )
+        done = _in_processes(folder, waiting, count, tally, should_stop)
     for job in done:
         tally.finish(job)
     watcher.note("writing the records")
@@ -366,8 +361,7 @@ class Context:
 
     def look(self) -> None:
         """Raise :class:`~mahalens.errors.Interrupted` if the user wants the run to stop."""
-        if self.should_stop():
-            raise Interrupted("stopped by the user")
+        _look(self.stop)
 
     def drive(
         self, name: str, solver: Any, *, share: tuple[float, float] = (0, 1), **how: Any
@@ -421,9 +415,8 @@ class Context:
     def forget(self) -> None:
         """Remove all states of the job."""
         if self.folder is not None and self.job is not None:
-            for path in (self.folder.path / CHECKPOINTS).glob(
-                f"{self.job.name}.*.state.safetensors"
-            ):
+            states = f"{CHECKPOINTS}/{self.job.name}.*.state.safetensors"
+            for path in self.folder.path.glob(states):
                 path.unlink(missing_ok=True)
 
 
@@ -450,44 +443,38 @@ def all_threads() -> contextlib.AbstractContextManager[None]:
 _most_threads = torch.get_num_threads()
 
 
-@dataclass
-class _Work:
-    """How far all jobs are, in percent."""
-
-    done: float
-    state: str = ""
-    percent: bool = True
-
-    @property
-    def progress(self) -> tuple[float, float, str]:
-        """The share that is done, of 100, and where it stands."""
-        return self.done, 100.0, self.state
-
-
 class _Tally:
-    """Adds up the trials that are done, for the progress of a run."""
+    """Adds up the trials that are done, for the progress of a run, in percent."""
+
+    percent = True
 
     def __init__(self, jobs: Sequence[Job], show: Callable[[HasProgress], None]) -> None:
         self._show = show
         self._total = max(1, sum(job.count for job in jobs))
         self._finished = 0
         self._shares: dict[str, float] = {}
-        self._tell("")
+        self._text = ""
+        show(self)
 
-    def _tell(self, text: str) -> None:
+    @property
+    def progress(self) -> tuple[float, float, str]:
+        """The share that is done, of 100, and where it stands."""
         done = 100 * (self._finished + sum(self._shares.values())) / self._total
-        self._show(_Work(done if self._finished >= self._total else min(99.9, done), text))
+        whole = self._finished >= self._total
+        return done if whole else min(99.9, done), 100.0, self._text
 
     def update(self, job: Job, share: float, text: str = "") -> None:
         """Count a share of a job that is under way."""
         self._shares[job.name] = job.count * share
-        self._tell(f"{job}, {text}" if text else str(job))
+        self._text = f"{job}, {text}" if text else str(job)
+        self._show(self)
 
     def finish(self, job: Job) -> None:
         """Count a job that is done."""
         self._shares.pop(job.name, None)
         self._finished += job.count
-        self._tell(str(job))
+        self._text = str(job)
+        self._show(self)
 
 
 # --- Executors --------------------------------------------------------------------------------
@@ -509,10 +496,15 @@ def _in_this_process(
             stop=should_stop,
         )
         context.look()
-        result = compute(study, config, job, folder.config, context)
-        folder.write_tensors(result_file(job), result)
-        context.forget()
+        _compute_into(folder, study, config, job, context)
         yield job
+
+
+def _compute_into(
+    folder: RunFolder, study: Study[C], config: C, job: Job, context: Context
+) -> None:
+    folder.write_tensors(result_file(job), compute(study, config, job, folder.config, context))
+    context.forget()
 
 
 def compute_here(folder: Path, job: Job) -> None:
@@ -524,10 +516,7 @@ def compute_here(folder: Path, job: Job) -> None:
     if record.digest not in _checked:  # before this process reads its data, they are checked
         check_inputs(record, input_files(study.data(config)))
         _checked.add(record.digest)
-    context = Context(folder=attached, inputs=folder)
-    result = compute(study, config, job, record, context)
-    attached.write_tensors(result_file(job), result)
-    context.forget()
+    _compute_into(attached, study, config, job, Context(folder=attached, inputs=folder))
 
 
 _checked: set[str] = set()  # runs whose data this process has in memory
@@ -536,14 +525,13 @@ _checked: set[str] = set()  # runs whose data this process has in memory
 def _in_processes(
     folder: RunFolder,
     jobs: Sequence[Job],
-    workers: int,
+    count: int,
     tally: _Tally,
     should_stop: Stop | None,
 ) -> Iterator[Job]:
     # Its processes are new ones: a forked copy of one that has used OpenMP may hang.
     from joblib.externals.loky import ProcessPoolExecutor
 
-    count = min(workers, len(jobs))
     pool = ProcessPoolExecutor(
         max_workers=count,
         initializer=_begin,

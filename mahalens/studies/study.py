@@ -1,21 +1,9 @@
 """The vocabulary of studies. A study is one value in one file, and reads top-down:
 
-question, options, models, metrics, claims, measure.
-
-=======================  =====================================================================
-:class:`Option`          one option: help, default, published value; the field of a :class:`Config`
-:class:`Model`           one of the things that are compared, with its name and colour
-:class:`Metric`          one number of a trial: label, meaning, unit, which way is good
-:class:`PublishedValue`  a published mean, to stand beside a measured one
-:class:`Job`             some trials of one model on one variant: what is computed in one go
-:class:`Measures`        what a job gives
-:class:`Results`         what all jobs of a run give, and what follows from them together
-:class:`Study`           all of it, with the function that measures
-=======================  =====================================================================
-
-Claims are in :mod:`.claims`, plots in :mod:`.plots`. From the fields of a configuration come the
-flags of the command line with their help and defaults, ``--published``, the checks and the list
-of what deviates from the published protocol. Modules of studies import without torch.
+question, options, models, metrics, claims, measure. Claims are in :mod:`.claims`, plots in
+:mod:`.plots`. From the fields of a configuration (:class:`Config`, :class:`Option`) come the flags
+of the command line with their help and defaults, ``--published``, the checks and the list of what
+deviates from the published protocol. Modules of studies import without torch.
 """
 
 from __future__ import annotations
@@ -200,27 +188,21 @@ class Option:
     def check(self, name: str, value: Any) -> None:
         """Raise :class:`~mahalens.errors.InputError` for a value that is not allowed."""
         several = value if isinstance(value, (tuple, list)) else (value,)
-        if isinstance(value, (tuple, list)):
-            if not value and self.choices:
-                raise InputError(f"--{name} is empty: give some of {', '.join(self.choices)}")
-            for item in value:
-                if several.count(item) > 1:
-                    raise InputError(f"--{name}: {item!r} is given twice; give it once")
+        if not several and self.choices:
+            raise InputError(f"--{name} is empty: give some of {', '.join(self.choices)}")
         for item in several:
+            if several.count(item) > 1:
+                raise InputError(f"--{name}: {item!r} is given twice; give it once")
             if item is None:
                 continue
             if self.choices and item not in self.choices:
                 raise InputError(f"--{name} {item}: unknown; give {', '.join(self.choices)}")
             if self.least is not None:
-                self._check_number(name, item)
-
-    def _check_number(self, name: str, value: float) -> None:
-        whole = "a whole number" if isinstance(value, int) else "a number"
-        least = self.least if self.least is not None else -math.inf
-        if not (isinstance(value, (int, float)) and value >= least):
-            raise InputError(f"--{name} {value}: give {whole} of at least {least}")
-        if value > self.most:
-            raise InputError(f"--{name} {value}: give {whole} of at most {self.most}")
+                whole = "a whole number" if isinstance(item, int) else "a number"
+                if not (isinstance(item, (int, float)) and item >= self.least):
+                    raise InputError(f"--{name} {item}: give {whole} of at least {self.least}")
+                if item > self.most:
+                    raise InputError(f"--{name} {item}: give {whole} of at most {self.most}")
 
 
 def flag_of(name: str) -> str:
@@ -307,24 +289,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 @functools.cache
-def _options_of(kind: type[Config]) -> dict[str, Option]:
-    # Those of the study first, in their order; the common ones follow.
-    options: dict[str, Option] = {}
-    for name, hint in _hints_of(kind).items():
-        for extra in getattr(hint, "__metadata__", ()):
-            if isinstance(extra, Option):
-                options[name] = extra
-    return options
-
-
-@functools.cache
 def _hints_of(kind: type[Config]) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for base in kind.__mro__:
         if issubclass(base, Config):
             hints = {**inspect.get_annotations(base, eval_str=True), **hints}
-    own = inspect.get_annotations(kind)
-    return {name: hints[name] for name in (*own, *(n for n in hints if n not in own))}
+    # Those of the study first, in their order; the common ones follow.
+    return {name: hints[name] for name in inspect.get_annotations(kind)} | hints
+
+
+@functools.cache
+def _options_of(kind: type[Config]) -> dict[str, Option]:
+    hints = _hints_of(kind).items()
+    extras = ((name, extra) for name, hint in hints for extra in getattr(hint, "__metadata__", ()))
+    return {name: extra for name, extra in extras if isinstance(extra, Option)}
 
 
 def type_of(kind: type[Config], name: str) -> Any:
@@ -343,23 +321,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def remember(most: int) -> Callable[[F], F]:
-    """Return a decorator that keeps the last results of a function that reads data of a run.
-
-    It is :func:`functools.lru_cache`, emptied by :func:`forget_data` when a run begins.
-    """
+    """Return :func:`functools.lru_cache` for a function that reads data of a run."""
 
     def decorate(function: F) -> F:
-        kept = functools.lru_cache(maxsize=most)(function)
-        _remembered.append(kept)
-        return cast(F, kept)
+        _remembered.append(functools.lru_cache(maxsize=most)(function))
+        return cast(F, _remembered[-1])
 
     return decorate
 
 
 def forget_data() -> None:
     """Forget data in memory: files may have changed since another run of this process read them."""
-    for kept in _remembered:
-        kept.cache_clear()
+    for cached in _remembered:
+        cached.cache_clear()
 
 
 # --- Jobs and what they give ------------------------------------------------------------------
@@ -740,19 +714,6 @@ def hidden_option() -> Option:
 def learning_rate_option() -> Option:
     """Return the option ``--learning-rate`` of networks that descend by 0.001."""
     return Option("Step of the solver.", 1e-3, published=1e-3, least=1e-12)
-
-
-def choose(option: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that an option asks for, in the order of the study.
-
-    >>> choose("models", ["b", "a"], ["a", "b", "c"])
-    ('a', 'b')
-    """
-    wanted = tuple(wanted)
-    for name in wanted:
-        if name not in known:
-            raise InputError(f"--{option} {name}: unknown; give {', '.join(known)}")
-    return tuple(name for name in known if name in wanted)
 
 
 def still_learning(gains: Mapping[str, float], limit: float = 1.0) -> list[str]:

@@ -213,21 +213,6 @@ def test_start_writes_nothing_before_everything_is_checked(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_folders_that_are_taken(tmp_path, finished):
-    value, config = load_study("gaussian"), config_of("gaussian")
-    done = finished("gaussian").path
-    with pytest.raises(RunFolderError, match="already holds a run"):
-        start(value, config, done)
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="already holds other files"):
-        start(value, config, tmp_path)
-    with (
-        start(value, config, tmp_path / "run"),
-        pytest.raises(RunFolderError, match="another process"),
-    ):
-        RunFolder.open(tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -318,24 +303,6 @@ def test_a_trial_does_not_depend_on_the_number_of_trials(study, finished, tmp_pa
             assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("damage", ["cut", "other-run", "other-name"])
-def test_results_that_are_damaged_or_of_others_are_refused(tmp_path, damage):
-    path = tmp_path / "run"
-    with pytest.raises(Interrupted):
-        make_run("transfer", path, stop_after(path, 1))
-    files = sorted((path / "checkpoints").glob("*.safetensors"))
-    if damage == "cut":
-        files[0].write_bytes(files[0].read_bytes()[:-9])
-    elif damage == "other-name":
-        files[0].rename(files[0].with_name("wine-knn-0000.safetensors"))
-    else:
-        with pytest.raises(Interrupted):
-            make_run("transfer", tmp_path / "other", stop_after(tmp_path / "other", 1), seed=7)
-        files[0].write_bytes((tmp_path / "other" / "checkpoints" / files[0].name).read_bytes())
-    with pytest.raises(RunFolderError, match="delete it to compute this part again"):
-        go_on(path, workers=1)
-
-
 def test_data_that_changed_since_the_run_began_are_refused(tmp_path):
     file = tmp_path / "mine.npz"
     rng = np.random.default_rng(0)
@@ -357,17 +324,6 @@ def test_other_versions_are_named(tmp_path):
     (path / "config.json").write_text(json.dumps(config))
     run = go_on(path, workers=1)
     assert any("begun with torch 0.0.1" in note for note in run.watcher.notes)
-
-
-def test_options_that_were_tampered_with_are_refused(tmp_path):
-    path = tmp_path / "run"
-    with pytest.raises(Interrupted):
-        make_run("hybrid", path, Impatient(0))
-    config = json.loads((path / "config.json").read_text())
-    config["options"]["epochs"] = 3
-    (path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RunFolderError, match="its checksum does not fit"):
-        go_on(path, workers=1)
 
 
 @pytest.mark.slow
