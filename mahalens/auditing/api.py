@@ -548,9 +548,7 @@ def _data_facts(
     return DataFacts(
         samples=samples,
         shape=shape,
-        classes=classes.names(),
-        counts=classes.counts(),
-        labels=classes.kind,
+        **classes.facts(),
         source=source,
         image=image,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
+import operator
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +15,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
-from mahalens.auditing.trace import tensors_in
+from mahalens.auditing.trace import mapped, tensors_in
 from mahalens.errors import InputError
 
 if TYPE_CHECKING:
     from mahalens.auditing.record import Settings
 
-
 _WANTED = (
     "give a tensor x [N, ...], a pair (x, y), a dict of arguments, a Dataset, or a DataLoader of "
     "x, (x, y) or dict batches"
 )
-
 USUAL_MASK = "attention_mask"
 """The key under which batches for transformers say which tokens are no padding."""
+
+_MOST_CLASSES = 100_000
+_MANY_CLASSES = 1_000  # up to so many different labels may be nearly as many as samples
+_SURELY_MANY = 20_000
 
 
 @dataclass
@@ -65,22 +68,19 @@ class Batch:
         return self._each(lambda part: part.flip(0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        size = self.size
+        parts = (self.args, self.kwargs, self.labels, self.mask)
+        args, kwargs, labels, mask = _each_sample(parts, self.size, change)
+        return Batch(args, kwargs, labels, self.start, mask)
 
-        def changed(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return change(value) if value.ndim and len(value) == size else value
-            if isinstance(value, tuple) and hasattr(value, "_fields"):
-                return type(value)(*map(changed, value))
-            if isinstance(value, tuple | list):
-                return type(value)(map(changed, value))
-            if isinstance(value, Mapping):
-                return {key: changed(part) for key, part in value.items()}
-            return value
 
-        labels = None if self.labels is None else change(self.labels)
-        mask = None if self.mask is None else change(self.mask)
-        return Batch(changed(self.args), changed(self.kwargs), labels, self.start, mask)
+def _each_sample(value: Any, size: int, change: Callable[[Tensor], Tensor]) -> Any:
+    """Change the tensors in a value that have so many samples, and leave the rest."""
+
+    def changed(part: Any) -> Any:
+        samples = isinstance(part, Tensor) and part.ndim and len(part) == size
+        return change(part) if samples else part
+
+    return mapped(value, changed)
 
 
 class DataBatches:
@@ -112,18 +112,16 @@ class DataBatches:
             )
         self.labelled = labelled
         self.mask = mask
-        self._drawn: tuple[str, ...] = ()
         self._no_labels: tuple[str, ...] = ()
         self._source = _as_iterable(data, batch_size, drop_last)
-        if isinstance(getattr(self._source, "sampler", None), RandomSampler):
-            self._drawn = ("samples are numbered in the order in which the loader gave them",)
         # A loader draws its order, and its workers their seeds, from these: put back before each
         # pass, they make every pass alike.
-        self._own = getattr(self._source, "generator", None)
         sampler = getattr(self._source, "sampler", None)
-        generators = [self._own, getattr(sampler, "generator", None)]
-        self._generators = [g for g in generators if isinstance(g, torch.Generator)]
-        self._states = [g.get_state() for g in self._generators]
+        self._shuffled = isinstance(sampler, RandomSampler)
+        generators = [getattr(part, "generator", None) for part in (self._source, sampler)]
+        self._generators = [
+            (g, g.get_state()) for g in generators if isinstance(g, torch.Generator)
+        ]
         self._global = torch.random.get_rng_state()
         self._python = random.getstate()
         self._numpy = np.random.get_state()  # noqa: NPY002 (what a user's Dataset draws from)
@@ -133,8 +131,7 @@ class DataBatches:
         torch.random.set_rng_state(self._global)
         random.setstate(self._python)
         np.random.set_state(self._numpy)  # noqa: NPY002
-        for generator, state in zip(self._generators, self._states, strict=True):
-            generator.set_state(state)
+        self.restore()
         start = 0
         for item in self._source:
             batch = self._batch(item, start)
@@ -145,11 +142,12 @@ class DataBatches:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the data."""
-        return (*self._drawn, *self._no_labels)
+        drawn = "samples are numbered in the order in which the loader gave them"
+        return ((drawn,) if self._shuffled else ()) + self._no_labels
 
     def restore(self) -> None:
         """Give the loader's own generators back the state they came with."""
-        for generator, state in zip(self._generators, self._states, strict=True):
+        for generator, state in self._generators:
             generator.set_state(state)
 
     def _batch(self, item: Any, start: int) -> Batch:
@@ -160,8 +158,8 @@ class DataBatches:
                 value = kwargs.pop(key, None)
                 labels = _labels(value) if labels is None else labels
             batch = Batch((), kwargs, labels, start)
-        elif isinstance(item, list | tuple):
-            parts = list(item)
+        else:
+            parts = list(item) if isinstance(item, list | tuple) else [item]
             if len(parts) > 1:
                 labels = _labels(parts[-1])
                 # A float target of a regression goes to no model as an argument.
@@ -169,10 +167,8 @@ class DataBatches:
                     self._no_labels = (_no_classes(parts[-1]),)
                 parts = parts[:-1] if labels is not None or len(parts) == 2 else parts
             batch = Batch(tuple(parts), {}, labels, start)
-        else:
-            batch = Batch((item,), {}, None, start)
         if not any(True for _ in tensors_in((batch.args, batch.kwargs))):
-            raise InputError(f"a batch of the data is {_described(item)}; {_WANTED}")
+            raise InputError(f"a batch of the data is a {type(item).__name__}; {_WANTED}")
         if batch.first.ndim == 0:
             raise InputError(f"a batch of the data has no samples, only one number; {_WANTED}")
         if labels is not None and len(labels) != batch.size:
@@ -204,14 +200,12 @@ class DataBatches:
 
 
 def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
-    if isinstance(data, np.ndarray):
-        data = torch.from_numpy(data)
-    if isinstance(data, Tensor):
-        data = (data,)
+    if isinstance(data, Tensor | np.ndarray):
+        data = (torch.as_tensor(data),)
     if any(part.layout != torch.strided for part in tensors_in(data)):
         raise InputError("the data is sparse; give dense tensors, for example with to_dense()")
     if isinstance(data, Mapping):
-        return _Parts(_whole(data), batch_size, drop_last)
+        return _Slices(_whole(data), batch_size, drop_last)
     if isinstance(data, tuple) and len(data) == 2 and _is_array(data[0]):
         data = (data[0], _as_array(data[1]))  # labels may be a plain list
     arrays = isinstance(data, tuple | list) and data and all(map(_is_array, data))
@@ -229,51 +223,35 @@ def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
     if isinstance(data, Dataset):
         if hasattr(data, "__len__") and len(data) == 0:
             raise InputError(f"the data has no samples; {_WANTED}")
-        if isinstance(data, TensorDataset):
+        if isinstance(data, TensorDataset):  # without collating sample by sample
             return _Slices(data.tensors, batch_size, drop_last)
         return DataLoader(data, batch_size=batch_size, drop_last=drop_last)
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Iterator):
         return data
     advice = "; an iterator is used up after one pass" if isinstance(data, Iterator) else ""
-    raise InputError(f"the data is {_described(data)}{advice}; {_WANTED}")
+    raise InputError(f"the data is a {type(data).__name__}{advice}; {_WANTED}")
 
 
 @dataclass
 class _Slices:
-    """Tensors cut into batches, without collating sample by sample."""
+    """Tensors, or a dict of them, cut into batches; what has no samples goes into every batch."""
 
-    tensors: tuple[Tensor, ...]
+    parts: Any
     size: int
     drop_last: bool
 
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        count = len(self.tensors[0])
-        for start in itertools.count(0, self.size):
-            if start >= count or (self.drop_last and start + self.size > count and start):
-                return
-            yield tuple(tensor[start : start + self.size] for tensor in self.tensors)
-
-
-@dataclass
-class _Parts:
-    """A dict of tensors cut into batches; what has no samples goes into every batch."""
-
-    parts: dict[str, Any]
-    size: int
-    drop_last: bool
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        tensors = {key: part for key, part in self.parts.items() if isinstance(part, Tensor)}
-        count = len(next(iter(tensors.values())))
-        cut = {key: part for key, part in tensors.items() if part.ndim and len(part) == count}
-        for rows in _Slices(tuple(cut.values()), self.size, self.drop_last):
-            yield self.parts | dict(zip(cut, rows, strict=True))
+    def __iter__(self) -> Iterator[Any]:
+        count = len(next(tensors_in(self.parts)))
+        for start in range(0, count, self.size):
+            if not (self.drop_last and start + self.size > count and start):
+                rows = slice(start, start + self.size)
+                yield _each_sample(self.parts, count, operator.itemgetter(rows))
 
 
 def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
-    """All samples as one dict of arguments."""
+    """Return all samples as one dict of arguments."""
     parts = {key: _as_tensor(value) for key, value in data.items()}
-    first = next((part for part in parts.values() if isinstance(part, Tensor)), None)
+    first = next(tensors_in(parts), None)
     if first is None or not first.ndim:
         raise InputError(
             f"the data is a {type(data).__name__} without tensors; give arguments of the model by "
@@ -287,13 +265,10 @@ def _whole(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_tensor(value: Any) -> Any:
     """Return an array or nested lists of numbers as a tensor, and other values unchanged."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return torch.from_numpy(value)
-    if isinstance(value, list) and value and isinstance(value[0], list | int | float):
-        try:
+    array = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    if array or (isinstance(value, list) and value and isinstance(value[0], list | int | float)):
+        with contextlib.suppress(TypeError, ValueError):
             return torch.as_tensor(value)
-        except (TypeError, ValueError):
-            return value
     return value
 
 
@@ -323,10 +298,8 @@ def _no_classes(target: Any) -> str:
 
 def _labels(value: Any) -> Tensor | None:
     """Return the labels of a batch [B], or None if the value is something else."""
-    if isinstance(value, int):
-        value = [value]
-    if isinstance(value, list | np.ndarray):
-        value = torch.as_tensor(value)
+    if isinstance(value, int | list | np.ndarray):
+        value = torch.as_tensor([value] if isinstance(value, int) else value)
     if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
         return None
     if value.ndim == 2 and value.shape[1] == 1:
@@ -342,31 +315,16 @@ def _labels(value: Any) -> Tensor | None:
 def _require_finite(batch: Batch) -> None:
     for tensor in tensors_in((batch.args, batch.kwargs)):
         # The sum is one quick pass, and finite for all but faulty (or enormous) numbers.
-        suspect = tensor.is_floating_point() and not math.isfinite(float(tensor.sum()))
-        if suspect and not bool(tensor.isfinite().all()) and not _is_mask(tensor):
-            rows = (~tensor.isfinite()).flatten(1).any(1) if tensor.ndim > 1 else ~tensor.isfinite()
-            first = batch.start + int(rows.nonzero()[0])
+        if not tensor.is_floating_point() or math.isfinite(float(tensor.sum())):
+            continue
+        mask = bool(((tensor == 0) | (tensor == -math.inf)).all())  # to be added to scores
+        faulty = ~tensor.isfinite()
+        if bool(faulty.any()) and not mask:
+            rows = faulty.flatten(1).any(1) if tensor.ndim > 1 else faulty
             raise InputError(
-                f"the data has NaN or infinite values, first in sample {first}; remove or repair "
-                f"such samples"
+                f"the data has NaN or infinite values, first in sample "
+                f"{batch.start + int(rows.nonzero()[0])}; remove or repair such samples"
             )
-
-
-def _is_mask(tensor: Tensor) -> bool:
-    """Return whether a tensor is a mask to be added to scores: 0 or -inf everywhere."""
-    return bool(((tensor == 0) | (tensor == -math.inf)).all())
-
-
-def _described(value: Any) -> str:
-    return f"a {type(value).__name__}"
-
-
-_MOST_CLASSES = 100_000
-
-_MANY_CLASSES = 1_000
-"""Up to so many different labels may be nearly as many as samples."""
-
-_SURELY_MANY = 20_000
 
 
 class Classes:
@@ -382,11 +340,11 @@ class Classes:
     """
 
     def __init__(self, names: Sequence[str] | None, settings: Settings) -> None:
-        self._given_names = None if names is None else tuple(str(name) for name in names)
+        self._names = None if names is None else tuple(str(name) for name in names)
         self._settings = settings
         self._counts = torch.zeros(0, dtype=torch.int64)
         self._values = torch.zeros(0, dtype=torch.int64)
-        self._sorted, self._places = self._values, self._values
+        """The labels that have occurred, in the order of their numbers."""
         self._means: Any = None
         self.kind = "none"
 
@@ -398,7 +356,7 @@ class Classes:
     @property
     def _listed(self) -> bool:
         """True if classes are numbered in the order of their labels."""
-        return self.given and self._given_names is None
+        return self.given and self._names is None
 
     def prepare(
         self, batches: DataBatches, labelled: bool, progress: Callable[[str, int], None]
@@ -408,23 +366,22 @@ class Classes:
             self.kind = "given"
         elif self._settings.clusters is not None:
             self.kind = "clusters"
-            self._means = _find_clusters(batches, self._settings, progress)
+            self._means = _find_clusters(
+                batches, self._settings.clusters, self._settings.seed, progress
+            )
 
     def labels_of(self, batch: Batch) -> Tensor | None:
         """Return the classes of a batch's samples [B], and count them."""
-        labels = self._of(batch)
+        if self._listed:
+            self._learn(self._of(batch))
+        labels = self.peek(batch)
         if labels is None:
             return None
-        if self._listed:
-            self._learn(labels)
-            labels = self._numbers(labels)
-        elif self._given_names is not None and self.given:
-            most = int(labels.max())
-            if most >= len(self._given_names):
-                raise InputError(
-                    f"the data has the label {most}, but classes names only "
-                    f"{len(self._given_names)}; name one for each label from 0 on"
-                )
+        if self._names is not None and self.given and int(labels.max()) >= len(self._names):
+            raise InputError(
+                f"the data has the label {int(labels.max())}, but classes names only "
+                f"{len(self._names)}; name one for each label from 0 on"
+            )
         counts = torch.bincount(labels, minlength=len(self._counts))
         counts[: len(self._counts)] += self._counts
         self._counts = counts
@@ -441,17 +398,19 @@ class Classes:
         if not self._listed:
             return None
         self._require_fewer(0.5, _MANY_CLASSES)
-        order = self._values.argsort()
-        self._values, self._counts = self._values[order], self._counts[order]
-        self._sorted, self._places = self._values, torch.arange(len(order))
+        self._values, order = self._values.sort()
+        self._counts = self._counts[order]
         return order
 
     def peek(self, batch: Batch) -> Tensor | None:
         """Return the classes of a batch's samples, without counting them again."""
         labels = self._of(batch)
-        return self._numbers(labels) if labels is not None and self._listed else labels
+        if labels is None or not self._listed:
+            return labels
+        ascending, places = self._values.sort()
+        return places[torch.searchsorted(ascending, labels)]
 
-    def _of(self, batch: Batch) -> Tensor | None:
+    def _of(self, batch: Batch) -> Any:
         """Return the labels or clusters of a batch's samples."""
         if self.kind == "none":
             return None
@@ -468,19 +427,12 @@ class Classes:
         """Number the labels that have not occurred before."""
         different = labels.unique()
         new = different[~torch.isin(different, self._values, assume_unique=True)]
-        if not len(new):
-            return
         self._values = torch.cat([self._values, new])
         if len(self._values) > _MOST_CLASSES:
             raise InputError(
                 f"the data has more than {_MOST_CLASSES:,} different labels; "
                 "give labels with fewer values, or labelled=False"
             )
-        self._sorted, self._places = self._values.sort()
-
-    def _numbers(self, labels: Tensor) -> Tensor:
-        """Return the classes of labels that have occurred."""
-        return self._places[torch.searchsorted(self._sorted, labels)]
 
     def _require_fewer(self, share: float, many: int) -> None:
         """Refuse labels of which nearly every sample has another."""
@@ -493,9 +445,7 @@ class Classes:
 
     def count(self) -> int:
         """Return the number of classes, 0 without any."""
-        if self.given and self._given_names is not None:
-            return len(self._given_names)
-        return 0 if self.kind == "none" else len(self._counts)
+        return len(self.names())
 
     def fit(self, scores: int) -> bool:
         """Return whether so many outputs can be a score for each label from 0 on.
@@ -503,57 +453,45 @@ class Classes:
         Where classes have names there is one for each; otherwise there may be classes that the
         data has no samples of.
         """
-        if self._given_names is not None:
-            return scores == len(self._given_names)
-        if self._listed:
-            return not len(self._values) or scores > int(self._values.max())
-        return scores >= len(self._counts)
+        if self._names is not None:
+            return scores == len(self._names)
+        return not len(self._values) or scores > int(self._values.max())
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the classes."""
-        if self.kind == "none":
-            return ()
-        if self.given and self._given_names is not None:
-            return self._given_names
-        if self.given:
+        if self.kind == "clusters":
+            return tuple(f"cluster {number}" for number in range(len(self._counts)))
+        if self._listed:
             return tuple(str(label) for label in self._values.tolist())
-        return tuple(f"cluster {number}" for number in range(len(self._counts)))
+        return self._names or () if self.given else ()
 
-    def counts(self) -> tuple[int, ...]:
-        """Return the number of samples of each class."""
-        counts = self._counts.tolist()
-        return tuple(counts + [0] * (self.count() - len(counts)))
+    def facts(self) -> dict[str, Any]:
+        """Return names, numbers of samples and kind of the classes, as a record has them."""
+        names, counts = self.names(), self._counts.tolist()
+        counts += [0] * (len(names) - len(counts))
+        return {"classes": names, "counts": tuple(counts), "labels": self.kind}
 
 
 def _find_clusters(
-    batches: DataBatches, settings: Settings, progress: Callable[[str, int], None]
+    batches: DataBatches, clusters: int, seed: int, progress: Callable[[str, int], None]
 ) -> Any:
     from sklearn.cluster import MiniBatchKMeans
 
-    assert settings.clusters is not None
-    means = MiniBatchKMeans(settings.clusters, random_state=settings.seed, n_init=3)
+    means = MiniBatchKMeans(clusters, random_state=seed, n_init=3)
     waiting: list[Any] = []
     done = 0
     for batch in batches:
         waiting.append(_flat(batch))
         done += batch.size
-        if sum(len(part) for part in waiting) >= 10 * settings.clusters:
-            means.partial_fit(_joined(waiting))
+        if sum(len(part) for part in waiting) >= 10 * clusters:
+            means.partial_fit(np.concatenate(waiting))
             waiting = []
         progress("clustering", done)
-    if waiting and (hasattr(means, "cluster_centers_") or done >= settings.clusters):
-        means.partial_fit(_joined(waiting))
+    if waiting and (hasattr(means, "cluster_centers_") or done >= clusters):
+        means.partial_fit(np.concatenate(waiting))
     if not hasattr(means, "cluster_centers_"):
-        raise InputError(
-            f"clusters is {settings.clusters}, but the data has {done} samples; ask for fewer"
-        )
+        raise InputError(f"clusters is {clusters}, but the data has {done} samples; ask for fewer")
     return means
-
-
-def _joined(parts: list[Any]) -> Any:
-    import numpy as np
-
-    return np.concatenate(parts)
 
 
 def _flat(batch: Batch) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mahalens.auditing.site import Activation, Fold
+from mahalens.auditing.trace import mapped
 
 _FAR = 2.0**20
 
@@ -73,7 +74,17 @@ class Node:
             return value
         assert self.func is not None, "a value is missing"
         like = next(iter(values.values()))
-        args, kwargs = _filled((self.args, self.kwargs), values, like)
+
+        def fill(part: Any) -> Any:
+            """Copies of values for nodes, and numbers as precise as these."""
+            if isinstance(part, Node):
+                return part.value(values).clone()
+            if not isinstance(part, Tensor):
+                return part
+            floats = part.is_floating_point() and like.is_floating_point()
+            return part.to(like) if floats else part.to(like.device)
+
+        args, kwargs = mapped((self.args, self.kwargs), fill)
         result = self.func(*args, **kwargs)
         if result is None:  # z[:, 5] = 0
             result = args[0]
@@ -85,50 +96,26 @@ class Node:
 
 def recorded(value: Any, nodes: Mapping[int, Node]) -> Any:
     """Return arguments with followed tensors replaced by their nodes, and others copied."""
-    if isinstance(value, Tensor):
-        node = nodes.get(id(value))
-        if node is not None:
-            return node
-        plain = value.detach().as_subclass(Tensor)
-        return plain if isinstance(value, nn.Parameter) else plain.clone()
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(recorded(part, nodes) for part in value)
-    if isinstance(value, dict):
-        return {key: recorded(part, nodes) for key, part in value.items()}
-    return value
+
+    def record(part: Any) -> Any:
+        if not isinstance(part, Tensor) or id(part) in nodes:
+            return nodes.get(id(part), part)
+        plain = part.detach().as_subclass(Tensor)
+        return plain if isinstance(part, nn.Parameter) else plain.clone()
+
+    return mapped(value, record)
 
 
-def written(func: Any, args: Any, kwargs: Any, whole: Node) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function that writes a part, as ``func`` takes it, back into its tensor."""
-
-    def placed(value: Any, tensor: Tensor) -> Any:
-        if value is whole:
-            return tensor
-        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(placed(part, tensor) for part in value)
-        return value
+def written(taken: Node, whole: Node) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function that writes a part, as ``taken`` takes it, back into its tensor."""
 
     def write(tensor: Tensor, part: Tensor) -> Tensor:
-        named = {key: placed(value, tensor) for key, value in kwargs.items()}
-        func(*placed(args, tensor), **named).copy_(part)
+        parts = (taken.args, taken.kwargs)
+        args, kwargs = mapped(parts, lambda value: tensor if value is whole else value)
+        taken.func(*args, **kwargs).copy_(part)  # type: ignore[misc]
         return tensor
 
     return write
-
-
-def _filled(value: Any, values: dict[Node, Tensor], like: Tensor) -> Any:
-    """Return arguments with copies of values for nodes, and numbers as precise as these."""
-    if isinstance(value, Node):
-        return value.value(values).clone()
-    if isinstance(value, Tensor):
-        if value.is_floating_point() and like.is_floating_point():
-            return value.to(like)
-        return value.to(like.device)
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_filled(part, values, like) for part in value)
-    if isinstance(value, dict):
-        return {key: _filled(part, values, like) for key, part in value.items()}
-    return value
 
 
 @dataclass(eq=False)

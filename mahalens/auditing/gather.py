@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,34 +14,43 @@ from torch.nn import functional
 
 from mahalens.auditing.site import Layout, Site
 from mahalens.auditing.trace import EVEN, FLAT_BEYOND, Use
-from mahalens.errors import InputError
 
 if TYPE_CHECKING:
     from mahalens.auditing.batches import Batch
     from mahalens.auditing.record import Settings
     from mahalens.auditing.runner import Runner
 
+_BY_PRODUCT = 64  # classes up to which sums by class are a product with a matrix of memberships
+_DOUBLE_UP_TO = 512  # inputs up to which products are in float64: they keep all their digits
+_KEPT_VALUES = 2**21  # values that a layer keeps of its rows at most: 8 MB in float32
+_FEWEST_KEPT = 512
+_FEW_POSITIONS = 16
+_BLOCK = 2**18  # values that are summed up at a time: a megabyte in float32
+_SILENT_SHOWN = 16
 
-_BY_PRODUCT = 64
-"""Classes up to which sums by class are a product with a matrix of memberships."""
+
+def grown(sums: Tensor, classes: int) -> Tensor:
+    """Return the same sums with room for at least ``classes`` classes."""
+    if len(sums) >= classes:
+        return sums
+    more = torch.zeros(classes - len(sums), *sums.shape[1:], dtype=sums.dtype)
+    return torch.cat([sums, more])
+
+
+def _added(sums: Tensor, more: Tensor) -> Tensor:
+    """Return sums by class with ``more`` added, which may have further classes."""
+    sums = grown(sums, len(more))
+    sums[: len(more)] += more
+    return sums
 
 
 class _Members:
-    """The class of each sample of a block, ready to add rows up by class.
-
-    Args:
-        labels: classes of the samples [B]; None if there are none.
-        samples: how many samples B there are.
-        positions: rows P that each sample has, one after the other.
-        dtype: of the values to add up.
-    """
+    """The classes [B] of the samples of a block, each with P rows: adds rows up by class."""
 
     def __init__(
         self, labels: Tensor | None, samples: int, positions: int, dtype: torch.dtype
     ) -> None:
-        self.labels = labels
-        self.samples = samples
-        self.positions = positions
+        self.labels, self.samples, self.positions = labels, samples, positions
         self.classes = 1 if labels is None else int(labels.max()) + 1
         self._matrix: Tensor | None = None
         if labels is not None and self.classes <= _BY_PRODUCT:
@@ -88,22 +97,13 @@ class _Room:
 
     def like(self, values: Tensor, number: int) -> Tensor:
         """Return a tensor of the shape of ``values``, not initialised; another for each number."""
-        return self._some(number, values.dtype, values.shape)
-
-    def half(self, values: Tensor, number: int) -> Tensor:
-        """Return a tensor with half as many positions as ``values`` [B, P, K]."""
-        samples, positions, units = values.shape
-        return self._some(number, values.dtype, (samples, positions // 2, units))
-
-    def _some(self, number: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        size, key = math.prod(shape), (number, dtype)
+        size, key = values.numel(), (number, values.dtype)
         if key not in self._taken or self._taken[key].numel() < size:
-            self._taken[key] = torch.empty(size, dtype=dtype)
-        return self._taken[key][:size].view(shape)
+            self._taken[key] = torch.empty(size, dtype=values.dtype)
+        return self._taken[key][:size].view(values.shape)
 
 
-@dataclass
-class _Moments:
+class _Moments(NamedTuple):
     """Moments of each unit [K] or of each class and unit [C, K]; NaN where there are no rows."""
 
     rows: Tensor
@@ -132,23 +132,13 @@ class _MomentSums:
             width = float((z - self.centre).abs().max())
             if width and not 1e-6 < width < 1e6:  # cubes of such numbers leave float32
                 self._unit = 2.0 ** round(math.log2(width))
-        self.powers = grown(self.powers, members.classes)
-        self.rows = grown(self.rows, members.classes)
         d = torch.sub(z, self.centre, out=room.like(z, 0))
         if self._unit != 1.0:
             d.div_(self._unit)
-        powers = self.powers[: members.classes]
-        powers[:, 0] += members.sums(d)
-        power = torch.mul(d, d, out=room.like(z, 1))
-        powers[:, 1] += members.sums(power)
-        powers[:, 2] += members.sums(power.mul_(d))
-        self.rows[: members.classes] += members.counts()
-
-    def reorder(self, order: Tensor) -> None:
-        """Put the classes in another order: [C] numbers that they have so far."""
-        self.powers, self.rows = (
-            grown(part, len(order))[order] for part in (self.powers, self.rows)
-        )
+        first, power = members.sums(d), torch.mul(d, d, out=room.like(z, 1))
+        second, third = members.sums(power), members.sums(power.mul_(d))
+        self.powers = _added(self.powers, torch.stack([first, second, third], 1))
+        self.rows = _added(self.rows, members.counts())
 
     def by_class(self, classes: int) -> _Moments:
         """Moments within each class [C, K]."""
@@ -157,7 +147,7 @@ class _MomentSums:
     def overall(self) -> _Moments:
         """Moments over all rows [K]."""
         whole = self._moments(self.powers.sum(0, keepdim=True), self.rows.sum(0, keepdim=True))
-        return _Moments(whole.rows[0], whole.mean[0], whole.std[0], whole.skewness[0])
+        return _Moments(*(part[0] for part in whole))
 
     def _moments(self, powers: Tensor, rows: Tensor) -> _Moments:
         first, second, third = (powers[:, p] / rows[:, None] for p in range(3))
@@ -175,13 +165,12 @@ class _MomentSums:
 class _ActivitySums:
     """How often each unit is active, on the positive side or at a flat end; rows without any."""
 
-    def __init__(self, units: int, shown: int = 16) -> None:
+    def __init__(self, units: int) -> None:
         self.active = torch.zeros(1, units, dtype=torch.float64)
         self.positive = torch.zeros(units, dtype=torch.float64)
         self.flat = torch.zeros(units, dtype=torch.float64)
         self.silent = torch.zeros(1, dtype=torch.float64)
         self.silent_samples: list[int] = []
-        self._shown = shown
 
     def add(
         self, active: Tensor, positive: Tensor | None, flat: Tensor | None, members: _Members
@@ -191,42 +180,22 @@ class _ActivitySums:
         All are [n, K] with 1 for yes and 0 for no. Returns the rows without an active unit.
         """
         by_class = members.sums(active)
-        self.active = grown(self.active, len(by_class))
-        self.active[: len(by_class)] += by_class
+        self.active = _added(self.active, by_class)
         self.positive += by_class.sum(0) if positive is None else positive.sum(0)
         if flat is not None:
             self.flat += flat.sum(0)
         # How many units are active on each row, as a product: much quicker than any().
-        answers = active @ torch.ones(active.shape[1], dtype=active.dtype)
-        silent = answers == 0
+        silent = active @ torch.ones(active.shape[1], dtype=active.dtype) == 0
         self.silent = grown(self.silent, members.classes)
-        if not bool(silent.any()):
-            return torch.empty(0, dtype=torch.int64)
-        by_class = members.sums(silent[:, None].to(active.dtype))[:, 0]
-        self.silent[: len(by_class)] += by_class
+        if bool(silent.any()):
+            of_class = members.sums(silent[:, None].to(active.dtype))[:, 0]
+            self.silent = _added(self.silent, of_class)
         return silent.nonzero()[:, 0]
-
-    def reorder(self, order: Tensor) -> None:
-        """Put the classes in another order: [C] numbers that they have so far."""
-        self.active, self.silent = (
-            grown(part, len(order))[order] for part in (self.active, self.silent)
-        )
 
     def note_silent(self, samples: Tensor) -> None:
         """Remember the first few samples [n] with a row that no unit is active on."""
-        for sample in samples.tolist():
-            if len(self.silent_samples) >= self._shown:
-                return
-            if sample not in self.silent_samples:
-                self.silent_samples.append(sample)
-
-
-def grown(sums: Tensor, classes: int) -> Tensor:
-    """Return the same sums with room for at least ``classes`` classes."""
-    if len(sums) >= classes:
-        return sums
-    more = torch.zeros(classes - len(sums), *sums.shape[1:], dtype=sums.dtype)
-    return torch.cat([sums, more])
+        missing = dict.fromkeys([*self.silent_samples, *samples.tolist()])
+        self.silent_samples = list(missing)[:_SILENT_SHOWN]
 
 
 _Place = Callable[[Tensor, Tensor], Tensor]
@@ -242,7 +211,7 @@ class _Smallest:
     def __init__(self, units: int, count: int) -> None:
         self.keys = torch.full((count, units), torch.inf)
         self.samples = torch.full((count, units), -1, dtype=torch.int64)
-        self.positions = torch.full((count, units), -1, dtype=torch.int64)
+        self.positions = self.samples.clone()
 
     def add(
         self, keys: Tensor, start: int, place: _Place | None = None, after: int | None = None
@@ -261,8 +230,8 @@ class _Smallest:
         count = len(self.keys)
         column = slice(None) if len(changed) == keys.shape[1] else changed
         candidates = keys[:, column]
-        found, rows = candidates.topk(min(count, len(candidates)), dim=0, largest=False)
-        together = torch.cat([self.keys[:, column], found.to(self.keys.dtype)])
+        smallest, rows = candidates.topk(min(count, len(candidates)), dim=0, largest=False)
+        together = torch.cat([self.keys[:, column], smallest.to(self.keys.dtype)])
         self.keys[:, column], order = together.topk(count, dim=0, largest=False)
         where = torch.zeros_like(rows)
         if place is not None:
@@ -274,12 +243,6 @@ class _Smallest:
         where += after or 0
         for mine, fresh in ((self.samples, rows + start), (self.positions, where)):
             mine[:, column] = torch.cat([mine[:, column], fresh]).gather(0, order)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.keys.fill_(torch.inf)
-        self.samples.fill_(-1)
-        self.positions.fill_(-1)
 
     def _improved(self, keys: Tensor, start: int) -> Tensor:
         """Return the keys of samples that are not kept with a smaller one; others become inf.
@@ -294,11 +257,10 @@ class _Smallest:
         # In order again, so that the last is the largest.
         self.keys, order = self.keys.sort(dim=0, stable=True)
         self.samples, self.positions = (
-            self.samples.gather(0, order),
-            self.positions.gather(0, order),
+            part.gather(0, order) for part in (self.samples, self.positions)
         )
         worse = torch.zeros_like(keys).scatter_add_(0, numbers, (here & ~better).to(keys))
-        return torch.where(worse > 0, torch.full_like(keys, torch.inf), keys)
+        return keys.masked_fill(worse > 0, torch.inf)
 
     def found(self) -> tuple[Tensor, Tensor, Tensor]:
         """Samples, positions and keys [K, count], the smallest first; -1, -1 and inf if fewer."""
@@ -323,17 +285,17 @@ class _KeptRows:
 
     def add(self, rows: Tensor, labels: Tensor | None, positions: int = 1) -> None:
         """Take in rows [n, K], ``positions`` of each sample, and the samples' labels."""
+
+        def labels_of(taken: Tensor) -> Tensor:
+            return torch.zeros_like(taken) if labels is None else labels[taken // positions]
+
         free = max(0, min(len(rows), self._count - len(self.rows)))
         if free > 0:
-            first = torch.arange(free)
             self.rows = torch.cat([self.rows.to(rows.dtype), rows[:free]])
-            self.labels = torch.cat([self.labels, _label(first, labels, positions)])
-            self.seen += free
-        rest = len(rows) - free
-        if rest <= 0:
-            return
-        numbers = torch.arange(self.seen + 1, self.seen + rest + 1, dtype=torch.float64)
-        drawn = torch.rand(rest, generator=self._generator, dtype=torch.float64)
+            self.labels = torch.cat([self.labels, labels_of(torch.arange(free))])
+        numbers = torch.arange(self.seen + free + 1, self.seen + len(rows) + 1, dtype=torch.float64)
+        self.seen += len(rows)
+        drawn = torch.rand(len(numbers), generator=self._generator, dtype=torch.float64)
         places = drawn.mul_(numbers).long()
         chosen = (places < self._count).nonzero()[:, 0]
         # Of several for one place the last stays: as if they had come one after the other.
@@ -341,38 +303,20 @@ class _KeptRows:
         if last:
             where, taken = torch.tensor(list(last)), torch.tensor(list(last.values())) + free
             self.rows[where] = rows[taken]
-            self.labels[where] = _label(taken, labels, positions)
-        self.seen += rest
-
-    def reorder(self, order: Tensor) -> None:
-        """Put the classes in another order: [C] numbers that they have so far."""
-        self.labels = order.argsort()[self.labels]
-
-
-def _label(rows: Tensor, labels: Tensor | None, positions: int) -> Tensor:
-    """Return the labels of some rows, of which every sample has ``positions``."""
-    return torch.zeros_like(rows) if labels is None else labels[rows // positions]
-
-
-_DOUBLE_UP_TO = 512
-"""Inputs up to which products are in float64: small covariances keep all their digits."""
+            self.labels[where] = labels_of(taken)
 
 
 def rows_fed(use: Use, positions: int, generator: torch.Generator) -> Tensor:
     """Rows of a layer's input [n, D] that belong together with its weight's rows.
 
-    All rows of a Linear; of a convolution the patches at ``positions`` places of the output,
-    drawn at random for each batch (all, if there are no more), the same ones for each sample.
+    All rows of a Linear; of a convolution (groups = 1) the patches [n, channels · kernel] at
+    ``positions`` places of the output, drawn at random for each batch (all, if there are no
+    more), the same ones for each sample.
     """
-    if not use.geometry:
-        return use.input.detach().reshape(-1, use.input.shape[-1])
-    return patches(use, positions, generator)
-
-
-def patches(use: Use, positions: int, generator: torch.Generator) -> Tensor:
-    """Patches [n, channels · kernel] at random places of a convolution's output (groups = 1)."""
-    geometry, dims = use.geometry, len(use.geometry["kernel"])
-    x = use.input.detach()
+    x, geometry = use.input.detach(), use.geometry
+    if not geometry:
+        return x.reshape(-1, x.shape[-1])
+    dims = len(geometry["kernel"])
     x = x if x.ndim == dims + 2 else x[None]
     ends = geometry.get("padding_end", geometry["padding"])
     sides = list(zip(geometry["padding"], ends, strict=True))
@@ -380,16 +324,16 @@ def patches(use: Use, positions: int, generator: torch.Generator) -> Tensor:
     padded = functional.pad(x, padding) if any(padding) else x
     grid = use.output.shape[-dims:]
     total = math.prod(grid)
-    chosen = torch.randperm(total, generator=generator)[:positions] if total > positions else None
-    places = torch.arange(total) if chosen is None else chosen.sort().values
+    places = torch.arange(total)
+    if total > positions:
+        places = torch.randperm(total, generator=generator)[:positions].sort().values
+    steps = list(zip(*(geometry[key] for key in ("stride", "dilation", "kernel")), strict=True))
     windows = []
     # numpy's: that of torch loads a library for symbols, which takes seconds.
     for place in zip(*np.unravel_index(places.numpy(), tuple(grid)), strict=True):
         window = [slice(None), slice(None)]
-        for axis, at in enumerate(place):
-            start = at * geometry["stride"][axis]
-            step = geometry["dilation"][axis]
-            window.append(slice(start, start + step * (geometry["kernel"][axis] - 1) + 1, step))
+        for at, (stride, step, kernel) in zip(place, steps, strict=True):
+            window.append(slice(at * stride, at * stride + step * (kernel - 1) + 1, step))
         windows.append(padded[tuple(window)].flatten(1))
     return torch.cat(windows)
 
@@ -420,7 +364,7 @@ class Covariance:
 
     def _flush(self) -> None:
         if self._chunk:
-            block = torch.cat(self._chunk) if len(self._chunk) > 1 else self._chunk[0]
+            block = torch.cat(self._chunk)
             self._first += block.sum(0)
             self._second += block.T @ block
             self._chunk, self._waiting = [], 0
@@ -434,19 +378,6 @@ class Covariance:
         return centre.double() + offset, covariance
 
 
-_Pick = Callable[..., Tensor]
-
-_KEPT_VALUES = 2**21
-"""Values that a layer keeps of its rows at most: 8 MB in float32."""
-
-_FEWEST_KEPT = 512
-
-_FEW_POSITIONS = 16
-
-_BLOCK = 2**18
-"""Values that are summed up at a time: a megabyte in float32."""
-
-
 class LayerGatherer:
     """Gathers a layer's rows: sums for its units, prototypes, kept rows, the input's covariance.
 
@@ -457,11 +388,6 @@ class LayerGatherer:
         self, site: Site, settings: Settings, number: int = 0, inputs_given: bool = True
     ) -> None:
         units = site.units
-        if not units or (inputs_given and not site.weight.shape[1]):
-            raise InputError(
-                f"the layer {site.name!r} has no {'inputs' if units else 'units'}; build it with "
-                f"some, or read other layers"
-            )
         self.site = site
         self.settings = settings
         self.notes: list[str] = list(site.notes)
@@ -475,8 +401,7 @@ class LayerGatherer:
         self.least = torch.full((units,), math.inf, dtype=torch.float64)
         self.greatest = torch.full((units,), -math.inf, dtype=torch.float64)
         self.activity = _ActivitySums(units)
-        self.near = _Smallest(units, settings.prototypes)
-        self.strong = _Smallest(units, settings.prototypes)
+        self._forget_samples()
         kept = min(settings.rows_kept, max(_FEWEST_KEPT, _KEPT_VALUES // units))
         seed = settings.seed + 7919 * number
         self.kept = _KeptRows(units, kept, seed)
@@ -487,20 +412,28 @@ class LayerGatherer:
         self._generator = torch.Generator().manual_seed(seed + 1)
         self._room = _Room()
         self._even = site.activation in EVEN
-        self._scale, self._shift = site.scale, site.shift
         self.inputs: Covariance | None = None
         self.outputs: Covariance | None = None
-        width = site.weight.shape[1]
-        grouped = site.geometry.get("groups", (1,)) != (1,)
         if site.between is not None:
             self.notes.append(
                 f"{site.folded} stands between the layer and its activation, so its units have no "
                 f"hyperplanes"
             )
-        inputs_given = inputs_given and site.placed
-        if inputs_given and width <= settings.widest and not grouped:
+        self._choose_covariance(inputs_given and site.placed)
+
+    def _forget_samples(self) -> None:
+        self.near, self.strong = (
+            _Smallest(self.site.units, self.settings.prototypes) for _ in range(2)
+        )
+        self.activity.silent_samples.clear()
+
+    def _choose_covariance(self, inputs_given: bool) -> None:
+        """Read whitening from the inputs, or from the outputs of a layer with too many."""
+        width, units, widest = self.site.weight.shape[1], self.site.units, self.settings.widest
+        grouped = self.site.geometry.get("groups", (1,)) != (1,)
+        if inputs_given and width <= widest and not grouped:
             self.inputs = Covariance(width)
-        elif units <= settings.widest:
+        elif units <= widest:
             self.outputs = Covariance(units)
             why = "its units see different channels" if grouped else f"it has {width} inputs"
             if inputs_given:
@@ -508,19 +441,13 @@ class LayerGatherer:
         elif inputs_given:
             self.notes.append(f"whitening is not read, as it has {width} inputs and {units} units")
 
-    def see(
-        self,
-        use: Use,
-        labels: Tensor | None,
-        start: int,
-        samples: int,
-        mask: Tensor | None = None,
-    ) -> None:
-        """Take in one use of the layer on a batch of ``samples`` samples.
+    def see(self, use: Use, batch: Batch, labels: Tensor | None) -> None:
+        """Take in one use of the layer on a batch, whose samples are of classes ``labels`` [B].
 
-        Where the layer has a row for each entry of a ``mask`` [B, T], rows at which it is False,
-        such as those of padding, are left out.
+        Where the layer has a row for each entry of the batch's mask [B, T], rows at which it is
+        False, such as those of padding, are left out.
         """
+        start, samples, mask = batch.start, batch.size, batch.mask
         self.samples = max(self.samples, start + samples)
         if not use.output.numel():
             return
@@ -530,7 +457,7 @@ class LayerGatherer:
         if self.site.between is not None:
             try:
                 use = replace(use, output=self.site.between(use.output.detach()))
-            except Exception:  # it was found on another shape
+            except Exception:  # it was seen on another shape
                 note = f"{self.site.folded} could not be applied to some rows, which are left out"
                 if note not in self.notes:
                     self.notes.append(note)
@@ -542,7 +469,8 @@ class LayerGatherer:
         if z is None:
             self._without_samples()
             # One batch says all about what is the same for all samples.
-            if _alike(use.output, self._fixed.get(call)):
+            fixed = self._fixed.get(call)
+            if fixed is not None and torch.equal(fixed, use.output):
                 return
             if start == 0:
                 self._fixed[call] = use.output.detach().clone()
@@ -554,7 +482,7 @@ class LayerGatherer:
             if mask is None:
                 fed = rows_fed(use, self.settings.patches, self._generator)
             else:
-                fed = by_sample(use.input.detach(), self.site.layout(call), samples)[mask]
+                fed = _by_sample(use.input.detach(), self.site.layout(call), samples)[mask]
             self.inputs.add(fed.to("cpu"))
         self.take(z, labels, start, before, mask)
         self._position = (before or 0) + z.shape[1]
@@ -563,9 +491,7 @@ class LayerGatherer:
         """From here on rows belong to no sample that could be named, and so to no class."""
         if self.by_sample:
             self.by_sample = False
-            for kept in (self.near, self.strong):
-                kept.clear()
-            self.activity.silent_samples.clear()
+            self._forget_samples()
             self.notes.append(
                 "its rows do not belong to a sample each, so that it has no classes and prototypes"
             )
@@ -584,15 +510,16 @@ class LayerGatherer:
         have met it already. Only rows at which ``mask`` [B, P] is True count.
         """
         z = self._folded(output.detach())
-        owners = None
-        if mask is not None and not bool(mask.all()):
-            mask = mask.to("cpu")
+        owners = torch.arange(len(z))
+        if mask is not None and bool(mask.all()):
+            mask = None
+        if mask is not None:
             owners = mask.nonzero()[:, 0]
             if not len(owners):
                 return
             z = z.masked_fill(~mask[..., None], 0.0)  # padding may be anything, NaN too
         z = whole = self._clean(z)
-        if mask is not None and owners is not None:
+        if mask is not None:
             z, labels = z[mask][:, None], None if labels is None else labels[owners]
         samples, positions, units = z.shape
         # In blocks that stay in the cache, as the rows are gone through several times.
@@ -602,17 +529,12 @@ class LayerGatherer:
         ends = []
         for first in range(0, samples, size):
             part = slice(first, first + size)
-            block = z[part]
-            of_block = None if labels is None else labels[part]
-            if owners is None:
-                self._sum_up(block, of_block, start + first)
-            else:
-                self._sum_up(block, of_block, start, owners[part])
-            ends.append(_ends(block, self._room))
+            self._sum_up(z[part], None if labels is None else labels[part], owners[part] + start)
+            ends.append(_ends(z[part], self._room))
         lows, highs, nearest = (torch.cat(parts) for parts in zip(*ends, strict=True))
         self.least = torch.minimum(self.least, lows.amin(0))
         self.greatest = torch.maximum(self.greatest, highs.amax(0))
-        if self.by_sample and (owners is None or mask is None):
+        if self.by_sample and mask is None:
             strength = torch.maximum(lows.abs(), highs.abs()) if self._even else highs
             self._prototypes(z, z, nearest, strength, start, before)
         elif self.by_sample and mask is not None:
@@ -640,16 +562,15 @@ class LayerGatherer:
         """Return the values in order in memory, with what follows the layer folded in."""
         z = output.to("cpu").contiguous()
         z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-        if self._scale is None or self._shift is None:
+        scale, shift = self.site.scale, self.site.shift
+        if scale is None or shift is None:
             return z
         # Into the copy, where one was made; never into the model's own output.
         room = z if z.data_ptr() != output.data_ptr() else None
-        return torch.addcmul(self._shift.to(z.dtype), z, self._scale.to(z.dtype), out=room)
+        return torch.addcmul(shift.to(z.dtype), z, scale.to(z.dtype), out=room)
 
-    def _sum_up(
-        self, z: Tensor, labels: Tensor | None, start: int, owners: Tensor | None = None
-    ) -> None:
-        """Add a block [B, P, K] to the sums; ``owners`` [B] are the samples' numbers in a batch."""
+    def _sum_up(self, z: Tensor, labels: Tensor | None, numbers: Tensor) -> None:
+        """Add a block [B, P, K] of the samples with these ``numbers`` [B] to the sums."""
         samples, positions, units = z.shape
         rows = z.view(-1, units)
         members = _Members(labels, samples, positions, z.dtype)
@@ -660,7 +581,8 @@ class LayerGatherer:
         if site.activation == "relu":
             active = torch.gt(rows, tolerance, out=mask)
         else:
-            values = rows if site.activation in ("abs", "none") else self._activated(rows)
+            apply = None if site.activation in ("abs", "none") else site.apply
+            values = rows if apply is None else apply(rows)
             size = torch.abs(values, out=self._room.like(rows, 1))
             active = torch.gt(size, tolerance, out=mask)
             positive = torch.gt(rows, tolerance, out=self._room.like(rows, 0))
@@ -668,9 +590,7 @@ class LayerGatherer:
             low, high = FLAT_BEYOND[site.activation]
             flat = (rows < low) | (rows > high)
         silent = self.activity.add(active, positive, flat, members)
-        if len(silent):
-            numbers = silent // positions
-            self.activity.note_silent((numbers if owners is None else owners[numbers]) + start)
+        self.activity.note_silent(numbers[silent // positions])
 
     @property
     def least_activity(self) -> float:
@@ -682,13 +602,15 @@ class LayerGatherer:
 
     def reorder(self, order: Tensor) -> None:
         """Put the classes in another order: [C] numbers that they have so far."""
-        if self.by_sample:
-            for part in (self.moments, self.activity, self.kept):
-                part.reorder(order)
-
-    def _activated(self, rows: Tensor) -> Tensor:
-        """Return the activations of rows [n, K]; the rows themselves if the function is unknown."""
-        return rows if self.site.apply is None else self.site.apply(rows)
+        if not self.by_sample:
+            return
+        for part, names in (
+            (self.moments, ("powers", "rows")),
+            (self.activity, ("active", "silent")),
+        ):
+            for name in names:
+                setattr(part, name, grown(getattr(part, name), len(order))[order])
+        self.kept.labels = order.argsort()[self.kept.labels]
 
     def _prototypes(
         self,
@@ -700,7 +622,6 @@ class LayerGatherer:
         before: int | None,
     ) -> None:
         """Keep the samples nearest the zero set, and the most active ones, by values [B, P, K]."""
-        several = near.shape[1] > 1
 
         def of_nearest(samples: Tensor, units: Tensor) -> Tensor:
             return near[samples, :, units].abs().argmin(1)
@@ -709,6 +630,7 @@ class LayerGatherer:
             values = strong[samples, :, units]
             return (values.abs() if self._even else values).argmax(1)
 
+        several = near.shape[1] > 1
         self.near.add(nearest, start, of_nearest if several else None, before)
         self.strong.add(-strength, start, of_strongest if several else None, before)
 
@@ -725,7 +647,7 @@ def gather_batch(
 
     def see(use: Use) -> None:
         if (gatherer := gatherers.get(use.name)) is not None:
-            gatherer.see(use, labels, batch.start, batch.size, batch.mask)
+            gatherer.see(use, batch, labels)
         else:
             others.add(use.name)
 
@@ -740,7 +662,7 @@ def _ends(z: Tensor, room: _Room) -> tuple[Tensor, Tensor, Tensor]:
     return lows, highs, _over_positions(size, torch.minimum, room)
 
 
-def _over_positions(values: Tensor, pick: _Pick, room: _Room) -> Tensor:
+def _over_positions(values: Tensor, pick: Callable[..., Tensor], room: _Room) -> Tensor:
     """Return the least (``torch.minimum``) or greatest values over positions [B, K].
 
     Halves are compared with each other while they are long: many times as quick as ``amin``.
@@ -748,7 +670,8 @@ def _over_positions(values: Tensor, pick: _Pick, room: _Room) -> Tensor:
     number = 3
     while (count := values.shape[1]) > _FEW_POSITIONS:
         half = count // 2
-        picked = pick(values[:, :half], values[:, half : 2 * half], out=room.half(values, number))
+        first, second = values[:, :half], values[:, half : 2 * half]
+        picked = pick(first, second, out=room.like(first, number))
         if count % 2:
             pick(picked[:, 0], values[:, -1], out=picked[:, 0])
         values, number = picked, 7 - number  # two places in turn
@@ -757,7 +680,7 @@ def _over_positions(values: Tensor, pick: _Pick, room: _Room) -> Tensor:
     return values.amin(1) if pick is torch.minimum else values.amax(1)
 
 
-def _rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> Tensor | None:
+def _rows_by_sample(site: Site, output: Tensor, samples: int, call: int) -> Tensor | None:
     """Return the output as [B, P, K], P rows of each sample; None if it has no samples."""
     values = _channels_last(site, output)
     axis, sample_major = site.layout(call)
@@ -767,10 +690,10 @@ def _rows_by_sample(site: Site, output: Tensor, samples: int, call: int = 0) -> 
         axis -= 1  # the channels, which stood before, have moved behind
     if values.shape[axis] % samples:
         return None
-    return by_sample(values, Layout(axis, sample_major), samples)
+    return _by_sample(values, Layout(axis, sample_major), samples)
 
 
-def by_sample(values: Tensor, layout: Layout, samples: int) -> Tensor:
+def _by_sample(values: Tensor, layout: Layout, samples: int) -> Tensor:
     """Values [..., D] as [B, P, D] with P rows of each of the B samples."""
     assert layout.axis is not None
     width = values.shape[-1]
@@ -780,12 +703,5 @@ def by_sample(values: Tensor, layout: Layout, samples: int) -> Tensor:
     return values.reshape(samples, -1, width)
 
 
-def _alike(output: Tensor, before: Tensor | None) -> bool:
-    return before is not None and before.shape == output.shape and torch.equal(before, output)
-
-
 def _channels_last(site: Site, output: Tensor) -> Tensor:
-    if not site.convolution:
-        return output
-    dims = len(site.geometry["kernel"])
-    return output.movedim(-dims - 1, -1)
+    return output.movedim(site.unit_axis(output), -1)

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from mahalens.auditing.batches import Batch
 from mahalens.auditing.site import Site, find_layouts
 from mahalens.auditing.survey import Survey
-from mahalens.auditing.trace import Names, Tracer, Use, tensors_in
+from mahalens.auditing.trace import Names, Tracer, Use, mapped, tensors_in
 from mahalens.errors import InputError, MahalensError
 
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -127,10 +127,15 @@ class Runner:
         on_before: Callable[[Any], Any] | None = None,
     ) -> tuple[Any, Tracer]:
         """Return the model's output on a batch, and show each use of a layer to ``on_layer``."""
-        args, kwargs = self._fitted((batch.args, batch.kwargs))
+        args, kwargs = mapped((batch.args, batch.kwargs), self._fitted)
         tracer = Tracer(self.names, on_layer, on_other, on_before)
         try:
-            with self._quiet(), self.names.following(tracer.measured), tracer:
+            with contextlib.ExitStack() as stack:
+                if self._compiled:  # hooks see compiled parts twice, and torch warns of it
+                    stack.enter_context(warnings.catch_warnings())
+                    warnings.filterwarnings("ignore", message=".*global hooks on modules.*")
+                stack.enter_context(self.names.following(tracer.measured))
+                stack.enter_context(tracer)
                 if self.forward is not None:
                     return self.forward(self.model, *args, **kwargs), tracer
                 return self.model(*args, **kwargs), tracer
@@ -188,32 +193,16 @@ class Runner:
         survey.finish(output)
         return survey.sites, tracer.unread
 
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Without torch's warning that hooks see compiled parts twice."""
-        if not self._compiled:
-            yield
-            return
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*global hooks on modules.*")
-            yield
-
     def _fitted(self, value: Any) -> Any:
-        """Return the inputs on the model's device, and in its precision."""
-        if isinstance(value, Tensor):
-            if self._dtype is not None and value.is_floating_point() and value.dtype != self._dtype:
-                note = f"inputs were converted from {value.dtype} to the model's {self._dtype}"
-                if note not in self.notes:
-                    self.notes.append(note)
-                value = value.to(self._dtype)
-            return value if self._device is None else value.to(self._device)
-        if isinstance(value, tuple):
-            return tuple(self._fitted(part) for part in value)
-        if isinstance(value, list):
-            return [self._fitted(part) for part in value]
-        if isinstance(value, Mapping):
-            return {key: self._fitted(part) for key, part in value.items()}
-        return value
+        """Return an input on the model's device, and in its precision."""
+        if not isinstance(value, Tensor):
+            return value
+        if self._dtype is not None and value.is_floating_point() and value.dtype != self._dtype:
+            note = f"inputs were converted from {value.dtype} to the model's {self._dtype}"
+            if note not in self.notes:
+                self.notes.append(note)
+            value = value.to(self._dtype)
+        return value if self._device is None else value.to(self._device)
 
 
 def _same_weight(other: Site | None, site: Site) -> bool:

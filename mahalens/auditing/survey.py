@@ -37,12 +37,12 @@ from mahalens.auditing.trace import (
     MOVED,
     NO_VALUES,
     POOLED,
+    READABLE,
     RESHAPED,
     RISING,
     UNCHANGED,
     Use,
     activation_of,
-    readable,
     tensors_in,
 )
 
@@ -227,11 +227,7 @@ class Survey:
             return
         if _version(whole) == mark.version or taken.func is None or mark.node not in taken.args:
             return
-        node = Node(
-            written(taken.func, taken.args, taken.kwargs, mark.node),
-            "setitem",
-            (mark.node, part.node),
-        )
+        node = Node(written(taken, mark.node), "setitem", (mark.node, part.node))
         with contextlib.suppress(Exception):
             after = self._again("setitem", mark, node, whole)
             if after is not None:
@@ -343,7 +339,9 @@ class Survey:
         if not target.is_floating_point():
             return None
         mark.site.readers.add(None)
-        mixer = next((other.mixer for other in call.marks if other.mixer), readable(call.name))
+        mixer = next(
+            (other.mixer for other in call.marks if other.mixer), READABLE.get(call.name, call.name)
+        )
         before = mark.before if mark.mixer else mark.fold
         if (again := self._again(call.name, mark, node, target)) is not None:
             return again
@@ -386,7 +384,7 @@ class Survey:
             return
         outcome = _outcome(mark)
         unread = outcome is None or outcome.name == "none"
-        end = (mark.mixer or (readable(name) if name else "")) if unread else ""
+        end = (mark.mixer or READABLE.get(name, name)) if unread else ""
         if outcome is None or (outcome.name == "none" and (mark.mixer or mark.pooled)):
             mark.plain = False
             fold = mark.before if mark.mixer or mark.pooled else None
@@ -596,7 +594,7 @@ def _named(call: _Call, node: Node) -> _Core | None:
         if match is not None and match.name in ("relu", "abs") and match.plain:
             called, function = match.name, match.function
     several = [part for part in tensors_in((args, kwargs)) if part.numel() > 1]
-    if len(several) > 1 and function is not None:
+    if len(several) > 1:
         # Slopes and limits must be the same at all positions, as the function of a row has them.
         grid = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None].expand(-1, mark.root.units)
         table = mark.root.table(node, mark.origin, grid)

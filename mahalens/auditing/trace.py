@@ -14,7 +14,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,12 +33,9 @@ from mahalens.nn.layers import PointSlope
 from mahalens.nn.mahalanobis import Mahalanobis
 
 _LINEAR = {"linear", "addmm", "matmul", "mm", "einsum"}
-
-_CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "convolution": 0}
-
-_LAYERS = _LINEAR | set(_CONVOLUTIONS)
-
+_CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 _TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+_NO_PATCHES = "a transposed convolution has no patches to measure"
 
 ELEMENTWISE = {
     "relu", "abs", "sigmoid", "tanh", "gelu", "silu", "softplus", "elu", "selu", "celu", "mish",
@@ -116,26 +113,12 @@ FIRST_OF_SEVERAL = {
 } | MAX_POOLED  # fmt: skip
 """Functions that return what they make and, besides it, how they made it."""
 
-_READABLE = {
-    "layer_norm": "LayerNorm",
-    "native_layer_norm": "LayerNorm",
-    "group_norm": "GroupNorm",
-    "native_group_norm": "GroupNorm",
-    "rms_norm": "RMSNorm",
-    "instance_norm": "InstanceNorm",
-    "batch_norm": "BatchNorm",
-    "getitem": "indexing",
-    "setitem": "assignment",
-}
-
-
-def readable(name: str) -> str:
-    """Return the name of a function as notes write it.
-
-    >>> readable("layer_norm"), readable("add")
-    ('LayerNorm', 'add')
-    """
-    return _READABLE.get(name, name)
+READABLE = {
+    "layer_norm": "LayerNorm", "native_layer_norm": "LayerNorm", "group_norm": "GroupNorm",
+    "native_group_norm": "GroupNorm", "rms_norm": "RMSNorm", "instance_norm": "InstanceNorm",
+    "batch_norm": "BatchNorm", "getitem": "indexing", "setitem": "assignment",
+}  # fmt: skip
+"""Functions that notes call by another name."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -161,74 +144,91 @@ def name_of(func: Callable[..., Any]) -> str:
 
 def activation_of(
     func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str, Callable[[Tensor], Tensor] | None]:
+) -> tuple[str, Callable[[Tensor], Tensor]]:
     """Return the name of an activation, and z -> f(z) with the same other arguments.
 
     ``clamp`` from 0 up is ``relu``, and limits to 0 and 6 are ``relu6``; other limits than -1 and
-    1 have names of their own, as ``hardtanh(0, 4)``. The function is None for one that mixes
-    units. It never works in place.
+    1 have names of their own, as ``hardtanh(0, 4)``. The function never works in place.
     """
-    if name in ACROSS_UNITS:
-        return name, None
     if name in ("clamp", "hardtanh"):
-        low, high = _limits(name, args, kwargs)
-        if (low, high) == (0, None):
+        limits = low, high = _limits(name, args, kwargs)
+        if limits == (0, None):
             return "relu", torch.relu
-        if (low, high) == (0, 6):
+        if limits == (0, 6):
             return "relu6", functional.relu6
-        if name == "hardtanh" and (low, high) != (-1, 1):
+        if name == "hardtanh" and limits != (-1, 1):
             name = f"hardtanh({low:g}, {high:g})"
-    if name == "relu":
-        return name, torch.relu
-    if name == "abs":
-        return name, torch.abs
-    others = args[1:]
+    if name in ("relu", "abs"):
+        return name, getattr(torch, name)
     named = {key: value for key, value in kwargs.items() if key not in ("inplace", "input")}
 
     def apply(z: Tensor) -> Tensor:
         # Slopes of a PReLU are learnt, and come in the model's precision.
-        rest = [other.to(z) if isinstance(other, Tensor) else other for other in others]
-        more = {key: v.to(z) if isinstance(v, Tensor) else v for key, v in named.items()}
+        others = (args[1:], named)
+        rest, more = mapped(others, lambda v: v.to(z) if isinstance(v, Tensor) else v)
         return func(z.clone(), *rest, **more)  # type: ignore[no-any-return]
 
     return name, apply
 
 
-def _limits(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[float | None, float | None]:
+def _limits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return the least and the greatest value that a function lets through."""
-    keys, default = (("min", "max"), None) if name == "clamp" else (("min_val", "max_val"), 1.0)
-    low = kwargs.get(keys[0], args[1] if len(args) > 1 else default and -default)
-    high = kwargs.get(keys[1], args[2] if len(args) > 2 else default)
+    rows = (("min", None), ("max", None))
+    if name == "hardtanh":
+        rows = (("min_val", -1.0), ("max_val", 1.0))
+    values = [
+        kwargs.get(key, args[place] if len(args) > place else default)
+        for place, (key, default) in enumerate(rows, 1)
+    ]
     # A tensor of limits is no number: such a clamp keeps its name.
-    return tuple(v if v is None or isinstance(v, int | float) else math.nan for v in (low, high))  # type: ignore[return-value]
+    low, high = (v if v is None or isinstance(v, int | float) else math.nan for v in values)
+    return low, high
 
 
-_Read = tuple[str, Tensor, Tensor, Tensor | None, dict[str, tuple[int, ...]]]
+@dataclass
+class Use:
+    """One use of a layer in a forward pass, seen after it was computed."""
+
+    name: str
+    kind: str
+    input: Tensor
+    weight: Tensor
+    """[K, D], or [K, D / groups, *kernel] of a convolution."""
+    bias: Tensor | None
+    output: Tensor
+    geometry: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    distance: bool = False
+    """Whether the outputs are distances by construction: no linear map, and no bias."""
+    turned: bool = False
+    """Whether the columns of the matrix that the function was given are the units."""
+
+    @property
+    def units(self) -> int:
+        """How many units K the layer has."""
+        return self.weight.shape[0]
 
 
-def _read_linear(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Read | None:
-    """Return the parts of a product with a matrix, or None if there is no such matrix."""
-    given = list(args)
+def _read_linear(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Use | None:
+    """Return a product with a matrix as a use of a layer, or None if there is no such matrix."""
+    turned = name != "linear"
     if name == "einsum":
-        return _read_einsum(given)
+        return _read_einsum(list(args))
     if name == "addmm":
-        if len(given) < 3 or kwargs.get("alpha", 1) != 1 or kwargs.get("beta", 1) != 1:
+        if len(args) < 3 or kwargs.get("alpha", 1) != 1 or kwargs.get("beta", 1) != 1:
             return None
-        bias, x, weight = given[:3]
+        bias, x, weight = args[:3]
     else:
-        names = ("input", "weight") if name == "linear" else ("input", "other")
-        x = given[0] if given else kwargs.get(names[0])
-        weight = given[1] if len(given) > 1 else kwargs.get(names[1], kwargs.get("mat2"))
-        bias = (given[2] if len(given) > 2 else kwargs.get("bias")) if name == "linear" else None
+        other = "other" if turned else "weight"
+        x = args[0] if args else kwargs.get("input")
+        weight = args[1] if len(args) > 1 else kwargs.get(other, kwargs.get("mat2"))
+        bias = None if turned else args[2] if len(args) > 2 else kwargs.get("bias")
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and weight.ndim == 2):
         return None
     vector = bias if isinstance(bias, Tensor) and bias.ndim == 1 else None
-    return "Linear", x, weight, vector, {}
+    return Use("", "Linear", x, weight, vector, x, turned=turned)
 
 
-def _read_einsum(args: list[Any]) -> _Read | None:
+def _read_einsum(args: list[Any]) -> Use | None:
     """``einsum("...d,kd->...k", x, w)`` or with w's letters in the other order."""
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     if len(operands) != 2 or not isinstance(args[0], str):
@@ -241,36 +241,34 @@ def _read_einsum(args: list[Any]) -> _Read | None:
     unit = of_weight.replace(inputs, "", 1)
     if len(unit) != 1 or unit in of_x or out != of_x[:-1] + unit or weight.ndim != 2:
         return None
-    geometry: dict[str, tuple[int, ...]] = {"turned": ()} if of_weight[0] == inputs else {}
-    return "Linear", x, weight, None, geometry
+    return Use("", "Linear", x, weight, None, x, turned=of_weight[0] == inputs)
 
 
-def _read_convolution(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Read | None:
-    """Return the parts of a convolution, with its geometry."""
+def _read_convolution(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Use | None:
+    """Return a convolution as a use of a layer, with its geometry."""
     order = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
     if name == "convolution":
         order[6:] = ["transposed", "output_padding", "groups"]
-    given = dict(zip(order, args, strict=False)) | kwargs
-    x, weight = given.get("input"), given.get("weight")
+    named = dict(zip(order, args, strict=False)) | kwargs
+    x, weight = named.get("input"), named.get("weight")
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor)):
         return None
-    dims = _CONVOLUTIONS[name] or weight.ndim - 2
-    padding = given.get("padding", 0)
+    kernel, padding = tuple(weight.shape[2:]), named.get("padding", 0)
     geometry = {
-        "kernel": tuple(weight.shape[2:]),
-        "stride": _each(given.get("stride", 1), dims),
-        "dilation": _each(given.get("dilation", 1), dims),
-        "groups": (int(given.get("groups", 1)),),
+        "kernel": kernel,
+        "stride": _each(named.get("stride", 1), len(kernel)),
+        "dilation": _each(named.get("dilation", 1), len(kernel)),
+        "groups": (int(named.get("groups", 1)),),
     }
     if padding == "same":
-        spans = [d * (k - 1) for d, k in zip(geometry["dilation"], weight.shape[2:], strict=True)]
+        spans = [d * (k - 1) for d, k in zip(geometry["dilation"], kernel, strict=True)]
         geometry["padding"] = tuple(span // 2 for span in spans)
         geometry["padding_end"] = tuple(span - span // 2 for span in spans)
     else:
-        geometry["padding"] = _each(0 if padding == "valid" else padding, dims)
-    if given.get("transposed"):
+        geometry["padding"] = _each(0 if padding == "valid" else padding, len(kernel))
+    if named.get("transposed"):
         geometry["transposed"] = (1,)
-    return f"Conv{dims}d", x, weight, given.get("bias"), geometry
+    return Use("", f"Conv{len(kernel)}d", x, weight, named.get("bias"), x, geometry)
 
 
 def _each(value: Any, dims: int) -> tuple[int, ...]:
@@ -436,27 +434,6 @@ def _made_of(module: nn.Module, weight: Tensor) -> list[Tensor]:
     return parameters + hidden if fits and not weight._is_view() else []
 
 
-@dataclass
-class Use:
-    """One use of a layer in a forward pass, seen after it was computed."""
-
-    name: str
-    kind: str
-    input: Tensor
-    weight: Tensor
-    """[K, D], or [K, D / groups, *kernel] of a convolution."""
-    bias: Tensor | None
-    output: Tensor
-    geometry: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    distance: bool = False
-    """Whether the outputs are distances by construction: no linear map, and no bias."""
-
-    @property
-    def units(self) -> int:
-        """How many units K the layer has."""
-        return self.weight.shape[0]
-
-
 class Tracer(TorchFunctionMode):
     """Calls ``on_layer`` after each use of a layer, and ``on_other`` after any other function.
 
@@ -494,12 +471,13 @@ class Tracer(TorchFunctionMode):
                 return _opened(func)(*args, **kwargs)
         name = name_of(func)
         with self._own():
-            use_of = self._layer_before(name, args, kwargs) if name in _LAYERS else None
+            layer = name in _LINEAR or name in _CONVOLUTIONS
+            use = self._layer_before(name, args, kwargs) if layer else None
             if self.on_before is not None:
                 self.on_before((args, kwargs))
         result = func(*args, **kwargs)
         with self._own():
-            replaced = self._after(func, name, args, kwargs, use_of, result)
+            replaced = self._after(func, name, args, kwargs, use, result)
         return result if replaced is None else replaced
 
     def measured(self, name: str, module: Any, args: tuple[Any, ...], output: Tensor) -> Any:
@@ -519,53 +497,45 @@ class Tracer(TorchFunctionMode):
             self.fault = error
             raise
 
-    def _after(self, func: Any, name: str, args: Any, kwargs: Any, use_of: Any, result: Any) -> Any:
+    def _after(
+        self, func: Any, name: str, args: Any, kwargs: Any, use: Use | None, result: Any
+    ) -> Any:
         if args and (name in MOVED or name in UNCHANGED):
             self.names.copied(args[0], result, name in MOVED)
         if name in _TRANSPOSED and len(args) > 1 and isinstance(args[1], Tensor):
             layer = self.names.layer_of(args[1], across=True)
             if layer is not None:
-                self.unread[layer] = "a transposed convolution has no patches to measure"
-        if use_of is not None and isinstance(result, Tensor):
-            return self.on_layer(use_of(result))
+                self.unread[layer] = _NO_PATCHES
+        if use is not None and isinstance(result, Tensor):
+            return self.on_layer(replace(use, output=result))
         if self.on_other is not None:
             return self.on_other(func, name, args, kwargs, result)
         return None
 
-    def _layer_before(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Tensor], Use] | None:
-        """Return a maker of the use, if the function's matrix is a weight of the model."""
-        reader = _read_linear if name in _LINEAR else _read_convolution
-        read = reader(name, args, kwargs)
-        if read is None:
+    def _layer_before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Use | None:
+        """Return a use of a layer without its output, if the matrix is a weight of the model."""
+        read = _read_linear if name in _LINEAR else _read_convolution
+        use = read(name, args, kwargs)
+        if use is None:
             return None
-        kind, x, weight, bias, geometry = read
-        turned = name in ("addmm", "matmul", "mm") or "turned" in geometry
-        across = turned or "transposed" in geometry
+        weight, across = use.weight, use.turned or "transposed" in use.geometry
         layer = self.names.layer_of(weight, name == "linear" or name in _CONVOLUTIONS, across)
         if layer is None:
             return None
-        if reason := _why_not(x, weight, geometry):
+        if reason := _why_not(use):
             self.unread[layer] = reason
             return None
-        matrix = weight.t() if turned else weight
-
-        def use(result: Tensor) -> Use:
-            of_conv = {} if kind == "Linear" else geometry
-            called = "PointSlope" if self.names.point_slope(weight) else kind
-            return Use(layer, called, x, matrix, bias, result, of_conv)
-
-        return use
+        kind = "PointSlope" if self.names.point_slope(weight) else use.kind
+        return replace(use, name=layer, kind=kind, weight=weight.t() if use.turned else weight)
 
 
-def _why_not(x: Tensor, weight: Tensor, geometry: Mapping[str, Any]) -> str | None:
+def _why_not(use: Use) -> str | None:
     """Return why a layer cannot be read, if it cannot."""
-    if geometry.get("transposed"):
-        return "a transposed convolution has no patches to measure"
-    if x.is_complex() or weight.is_complex():
+    if use.geometry.get("transposed"):
+        return _NO_PATCHES
+    if use.input.is_complex() or use.weight.is_complex():
         return "is complex: its hyperplanes have no two sides"
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(part) for part in (x, weight)):
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (use.input, use.weight))):
         return "is used inside a transform of torch.func, where its values cannot be seen"
     return None
 
@@ -588,3 +558,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Mapping):
         for part in value.values():
             yield from tensors_in(part)
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a value with everything in it changed, inside lists, tuples and dicts too."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(part, change) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(part, change) for part in value)
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    return change(value)
