@@ -42,8 +42,11 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _EXAMPLE_BYTES = 2**25
 """Samples are kept as examples up to 32 MB."""
 _LEAST = {"bins": 1, "rows_kept": 2, "patches": 1, "widest": 1, "prototypes": 1, "clusters": 2}
-"""Settings that are whole numbers, with the least value of each; the seed may be 0."""
+_LEAST["seed"] = 0
+"""Settings that are whole numbers, with the least value of each."""
 _MOST = 10**9
+_HIGHEST = {"tolerance": 1e9, "through": 1e9, "cosine": 1}
+"""Settings that are numbers from 0 on, with the greatest value of each."""
 
 Nodes = Sequence[int] | Mapping[str, Sequence[int]] | None
 Progress = Callable[[str, int], None]
@@ -116,27 +119,30 @@ def audit(
         >>> [(layer.name, layer.activation) for layer in record.layers]
         [('0', 'relu'), ('2', 'none')]
     """
-    request = _Audit(
+    work = _Audit(
         runner=Runner(model, forward),
         batches=DataBatches(data, batch_size, labelled, drop_last, mask),
         settings=_settings_from(settings),
         names=classes,
-        perturb=perturb,
-        nodes=nodes,
         layers=layers,
-        examples=examples,
-        image=image,
-        source=source,
-        name=name,
+        nodes=nodes,
         predict=predict,
-        baseline=_checked_baseline(baseline),
-        progress=progress or (lambda stage, done: None),
+        progress=progress or _silent,
     )
+    if not (baseline is None or baseline == "auto" or isinstance(baseline, nn.Module)):
+        raise InputError(
+            f"baseline is {baseline!r}; give 'auto', None, or the same nn.Module untrained"
+        )
     try:
         with untouched(model):
-            return request.run()
+            record = work.read(perturb, baseline, examples, image, source)
+            return msgspec.structs.replace(record, model=name or record.model)
     finally:
-        request.batches.restore()
+        work.batches.restore()
+
+
+def _silent(stage: str, done: int) -> None:
+    pass
 
 
 def audit_features(
@@ -192,7 +198,7 @@ def audit_features(
                 site = _site(name, z.shape[2], weight, bias, activation, inputs is not None)
                 gatherer = LayerGatherer(site, settings_used, inputs_given=inputs is not None)
                 shape = tuple(batch.first.shape[1:])
-                groups.prepare(batches, batch.labels is not None, lambda stage, done: None)
+                groups.prepare(batches, batch.labels is not None, _silent)
             if z.shape[2] != gatherer.site.units:
                 raise InputError(
                     f"features have {gatherer.site.units} units at first but {z.shape[2]} from "
@@ -219,7 +225,7 @@ def audit_features(
         torch=torch.__version__,
         model=name,
         settings=settings_used,
-        data=_data_facts(gatherer.samples, shape, groups, source),
+        data=DataFacts(samples=gatherer.samples, shape=shape, source=source, **groups.facts()),
         layers=(layer,),
         verdict=summarise((layer,)),
     )
@@ -232,41 +238,26 @@ def _settings_from(values: Mapping[str, Any]) -> Settings:
     (0.1,)
     """
     names = Settings.__struct_fields__
-    if unknown := [name for name in values if name not in names]:
-        raise InputError(f"audit has no option {unknown[0]!r}; its settings are {', '.join(names)}")
     checked = dict(values)
-    for name in ("rare", "quantiles"):
-        if name in checked:
-            checked[name] = _shares(name, checked[name])
-    for name, least in (_LEAST | {"seed": 0}).items():
-        value = checked.get(name, least)
-        whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST
-        if not whole and (name, value) != ("clusters", None):
-            raise InputError(f"{name} is {value!r}; give a whole number of at least {least}")
-    for name, high in (("tolerance", 1e9), ("through", 1e9), ("cosine", 1)):
-        value = checked.get(name, 0)
-        if not (_is_number(value) and 0 <= value <= high):
-            raise InputError(f"{name} is {value!r}; give a number from 0 to {high:g}")
+    for name, value in values.items():
+        if name not in names:
+            raise InputError(f"audit has no option {name!r}; its settings are {', '.join(names)}")
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        number = whole or isinstance(value, float)
+        if name in _LEAST:
+            fits = (whole and _LEAST[name] <= value <= _MOST) or (name, value) == ("clusters", None)
+            wanted = f"a whole number of at least {_LEAST[name]}"
+        elif name in _HIGHEST:
+            fits = number and 0 <= value <= _HIGHEST[name]
+            wanted = f"a number from 0 to {_HIGHEST[name]:g}"
+        else:
+            shares = (value,) if number else tuple(value)
+            fits = bool(shares) and all(isinstance(v, int | float) and 0 < v < 1 for v in shares)
+            wanted = "shares between 0 and 1, such as 0.05"
+            checked[name] = tuple(map(float, shares)) if fits else ()
+        if not fits:
+            raise InputError(f"{name} is {value!r}; give {wanted}")
     return Settings(**checked)
-
-
-def _shares(name: str, value: Any) -> tuple[float, ...]:
-    values = (value,) if _is_number(value) else tuple(value)
-    if not values or not all(_is_number(share) and 0 < share < 1 for share in values):
-        raise InputError(f"{name} is {value!r}; give shares between 0 and 1, such as 0.05")
-    return tuple(float(share) for share in values)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _checked_baseline(baseline: Any) -> Literal["auto"] | nn.Module | None:
-    if baseline is None or baseline == "auto" or isinstance(baseline, nn.Module):
-        return baseline  # type: ignore[no-any-return]
-    raise InputError(
-        f"baseline is {baseline!r}; give 'auto', None, or the same nn.Module untrained"
-    )
 
 
 def _check_image(image: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
@@ -304,29 +295,30 @@ class _Audit:
     batches: DataBatches
     settings: Settings
     names: Sequence[str] | None
-    perturb: bool
-    nodes: Nodes
     layers: Sequence[str] | None
-    examples: bool
-    image: tuple[int, ...] | None
-    source: str
-    name: str | None
+    nodes: Nodes
     predict: Predict | None
-    baseline: Literal["auto"] | nn.Module | None
     progress: Progress
     gatherers: dict[str, LayerGatherer] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    samples: int = 0
 
     def __post_init__(self) -> None:
         self.classes = Classes(self.names, self.settings)
-        self.samples = 0
 
-    def run(self) -> AuditRecord:
+    def read(
+        self,
+        perturb: bool,
+        baseline: Literal["auto"] | nn.Module | None,
+        examples: bool,
+        image: tuple[int, ...] | None,
+        source: str,
+    ) -> AuditRecord:
         first = next(iter(self.batches), None)
         if first is None:
             raise InputError("the data has no samples; give at least one batch")
         shape = tuple(first.first.shape[1:])
-        _check_image(self.image, shape)
+        _check_image(image, shape)
         sites, unread = self._find_layers(first)
         self.classes.prepare(self.batches, first.labels is not None, self.progress)
         self.gatherers = self._gatherers(sites)
@@ -335,26 +327,30 @@ class _Audit:
             self.notes.append("the data has labels, so no clusters were looked for")
         skipped = _skipped_parts(self.runner, unread)
         self.gatherers = {key: g for key, g in self.gatherers.items() if g.kept.seen}
-        perturbed = self._perturb(accuracy) if self.perturb else {}
-        records, baseline = self._judge(perturbed)
-        examples = _Examples(image=self.image)
-        if self.examples:
-            examples = _collect_examples(self.batches, records, self.classes, self.image)
+        perturbed = self._perturb(accuracy) if perturb else {}
+        records, kind = self._judge(perturbed, baseline)
+        shown = self._examples(records) if examples else {}
+        if image is None and "examples" in shown:
+            image = _image_shape(shown["examples"])
         return AuditRecord(
             mahalens=__version__,
             torch=torch.__version__,
-            model=self.name or type(self.runner.model).__name__,
+            model=type(self.runner.model).__name__,
             settings=self.settings,
-            data=_data_facts(self.samples, shape, self.classes, self.source, examples.image),
+            data=DataFacts(
+                samples=self.samples,
+                shape=shape,
+                source=source,
+                image=image,
+                **self.classes.facts(),
+            ),
             layers=tuple(records),
             skipped=tuple(skipped),
             accuracy=accuracy,
             verdict=summarise(tuple(records)),
-            baseline=baseline,
-            examples=examples.samples,
-            example_samples=examples.numbers,
-            example_labels=examples.labels,
-            notes=(*self.runner.notes, *self.batches.notes, *self.notes, *examples.notes),
+            baseline=kind,
+            notes=(*self.runner.notes, *self.batches.notes, *self.notes),
+            **shown,
         )
 
     def _find_layers(self, first: Batch) -> tuple[dict[str, Site], dict[str, str]]:
@@ -453,7 +449,11 @@ class _Audit:
             self.runner, self.batches, self.gatherers, guess, accuracy, self.progress
         )
 
-    def _judge(self, perturbed: Mapping[str, PerturbationReading]) -> tuple[list[LayerRecord], str]:
+    def _judge(
+        self,
+        perturbed: Mapping[str, PerturbationReading],
+        baseline: Literal["auto"] | nn.Module | None,
+    ) -> tuple[list[LayerRecord], str]:
         """Return the records of all layers, and what kind of untrained network they differ from."""
         records: list[LayerRecord] = []
         evidence: dict[str, Evidence] = {}
@@ -465,14 +465,12 @@ class _Audit:
             )
             records.append(record)
             self.progress("judging", len(records))
-        verdicts, kind = self._compare(evidence)
-        records = [
-            msgspec.structs.replace(record, verdict=verdict)
-            for record, verdict in zip(records, verdicts, strict=True)
-        ]
-        return records, kind
+        verdicts, kind = self._compare(evidence, baseline)
+        return list(map(_with_verdict, records, verdicts)), kind
 
-    def _compare(self, evidence: Mapping[str, Evidence]) -> tuple[list[Verdict], str]:
+    def _compare(
+        self, evidence: Mapping[str, Evidence], baseline: Literal["auto"] | nn.Module | None
+    ) -> tuple[list[Verdict], str]:
         """Judge the layers against untrained copies of the model.
 
         Only layers that differ from chance are compared, and with a further copy only those that
@@ -504,10 +502,10 @@ class _Audit:
                 copies[name].append(layer)
             return judge_layers(layers, list(copies.values()))
 
-        if self.baseline is None or not open_layers():
+        if baseline is None or not open_layers():
             return verdicts, "none"
-        if isinstance(self.baseline, nn.Module):
-            return compare(self.baseline), "given"
+        if isinstance(baseline, nn.Module):
+            return compare(baseline), "given"
         shuffled: list[str] = []
         try:
             for number in range(COPIES):
@@ -529,6 +527,43 @@ class _Audit:
             )
         return verdicts, "shuffled" if shuffled else "fresh"
 
+    def _examples(self, layers: Sequence[LayerRecord]) -> dict[str, Tensor]:
+        """Fetch the samples that are prototypes of units, in a further pass over the data.
+
+        Where they are too many to keep, the first prototypes of all units come first, then the
+        second ones, and so on.
+        """
+        wanted = _by_rank(layers)
+        chosen = torch.tensor(wanted)
+        parts: dict[str, list[Tensor]] = {}
+        limit = 0
+        for batch in self.batches if wanted else ():
+            x = batch.first
+            if not limit:
+                limit = max(1, _EXAMPLE_BYTES // max(1, x[0].numel() * x.element_size()))
+                chosen = chosen[:limit].sort().values
+            ends = torch.tensor([batch.start, batch.start + len(x)])
+            first, last = torch.searchsorted(chosen, ends)
+            if first == last:
+                continue
+            here = chosen[first:last] - batch.start
+            rows = x[here.to(x.device)].detach().to("cpu").as_subclass(Tensor)
+            parts.setdefault("example_samples", []).append(here + batch.start)
+            parts.setdefault("examples", []).append(rows)
+            if (of_class := self.classes.peek(batch)) is not None:
+                parts.setdefault("example_labels", []).append(of_class[here])
+        if len({tuple(part.shape[1:]) for part in parts.get("examples", ())}) != 1:
+            return {}
+        if len(wanted) > limit:
+            self.notes.append(
+                f"{limit} of the {len(wanted)} samples that prototypes refer to are kept"
+            )
+        return {name: torch.cat(tensors) for name, tensors in parts.items()}
+
+
+def _with_verdict(record: LayerRecord, verdict: Verdict) -> LayerRecord:
+    return msgspec.structs.replace(record, verdict=verdict)
+
 
 def _with_units(sites: dict[str, Site], unread: dict[str, str]) -> dict[str, Site]:
     """Return the layers that have units and inputs; note the others as not read."""
@@ -536,22 +571,6 @@ def _with_units(sites: dict[str, Site], unread: dict[str, str]) -> dict[str, Sit
         if 0 in site.weight.shape:
             unread[name] = f"has no {'units' if not site.units else 'inputs'}"
     return {name: site for name, site in sites.items() if name not in unread}
-
-
-def _data_facts(
-    samples: int,
-    shape: tuple[int, ...],
-    classes: Classes,
-    source: str,
-    image: tuple[int, ...] | None = None,
-) -> DataFacts:
-    return DataFacts(
-        samples=samples,
-        shape=shape,
-        **classes.facts(),
-        source=source,
-        image=image,
-    )
 
 
 def _layer_record(
@@ -671,57 +690,6 @@ def _reason(module: nn.Module) -> str:
     if isinstance(module, torch.jit.ScriptModule):
         return "is TorchScript, whose inside cannot be watched"
     return "has weights that are used in another way than as F.linear(x, w), x @ w or a convolution"
-
-
-@dataclass
-class _Examples:
-    """The samples that prototypes refer to, by their number in the data."""
-
-    samples: Tensor | None = None
-    numbers: Tensor | None = None
-    labels: Tensor | None = None
-    image: tuple[int, ...] | None = None
-    notes: tuple[str, ...] = ()
-
-
-def _collect_examples(
-    batches: DataBatches,
-    layers: Sequence[LayerRecord],
-    classes: Classes,
-    image: tuple[int, ...] | None,
-) -> _Examples:
-    """Fetch the samples that are prototypes of units, in a further pass over the data.
-
-    Where they are too many to keep, the first prototypes of all units come first, then the second
-    ones, and so on.
-    """
-    wanted = _by_rank(layers)
-    chosen = torch.tensor(wanted)
-    numbers, samples, labels = [], [], []
-    limit = 0
-    for batch in batches if wanted else ():
-        x = batch.first
-        if not limit:
-            limit = max(1, _EXAMPLE_BYTES // max(1, x[0].numel() * x.element_size()))
-            chosen = chosen[:limit].sort().values
-        first, last = torch.searchsorted(chosen, torch.tensor([batch.start, batch.start + len(x)]))
-        if first == last:
-            continue
-        here = chosen[first:last] - batch.start
-        numbers.append(here + batch.start)
-        samples.append(x[here.to(x.device)].detach().to("cpu").as_subclass(Tensor))
-        if (of_class := classes.peek(batch)) is not None:
-            labels.append(of_class[here])
-    if not samples or len({tuple(part.shape[1:]) for part in samples}) > 1:
-        return _Examples(image=image)
-    notes: tuple[str, ...] = ()
-    if len(wanted) > limit:
-        notes = (f"{limit} of the {len(wanted)} samples that prototypes refer to are kept",)
-    joined = torch.cat(samples)
-    shape = image or _image_shape(joined)
-    return _Examples(
-        joined, torch.cat(numbers), torch.cat(labels) if labels else None, shape, notes
-    )
 
 
 def _by_rank(layers: Sequence[LayerRecord]) -> list[int]:
