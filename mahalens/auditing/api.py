@@ -527,7 +527,7 @@ class _Audit:
             )
         return verdicts, "shuffled" if shuffled else "fresh"
 
-    def _examples(self, layers: Sequence[LayerRecord]) -> dict[str, Tensor]:
+    def _examples(self, layers: Sequence[LayerRecord]) -> dict[str, Any]:
         """Fetch the samples that are prototypes of units, in a further pass over the data.
 
         Where they are too many to keep, the first prototypes of all units come first, then the

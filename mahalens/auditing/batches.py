@@ -404,7 +404,7 @@ class Classes:
 
     def peek(self, batch: Batch) -> Tensor | None:
         """Return the classes of a batch's samples, without counting them again."""
-        labels = self._of(batch)
+        labels: Tensor | None = self._of(batch)
         if labels is None or not self._listed:
             return labels
         ascending, places = self._values.sort()

@@ -118,6 +118,20 @@ def written(taken: Node, whole: Node) -> Callable[[Tensor, Tensor], Tensor]:
     return write
 
 
+@dataclass(frozen=True, eq=False)
+class Recognised:
+    """What follows a layer: ``scale · f(u) + shift`` of the folded values u."""
+
+    name: str
+    function: Activation | None
+    fold: Fold | None
+    plain: bool
+    """Whether nothing else is done to f(u)."""
+    node: Node | None = None
+    """Where f(u) is among what was seen, and how it was reshaped until there."""
+    origin: Tensor | None = None
+
+
 @dataclass(eq=False)
 class Root:
     """A tensor with a unit at each place, from which per-unit functions are followed.
@@ -166,101 +180,71 @@ class Root:
 
         return alone(value, (self.values,), {}, [self.values], generator)
 
+    def grid(self) -> Tensor:
+        """Return a few values for each unit [7, K], at which functions are compared."""
+        return torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None].expand(-1, self.units)
+
     def table(
-        self,
-        node: Node,
-        origin: Tensor | None,
-        values: Tensor,
-        start: Node | None = None,
-        start_origin: Tensor | None = None,
+        self, node: Node, origin: Tensor | None, values: Tensor, after: Recognised | None = None
     ) -> Tensor | None:
-        """Return the node's values [G, K] where ``start`` (the root) has ``values`` [G, K].
+        """Return the node's values [G, K] where the root, or ``after``, has ``values`` [G, K].
 
         None if they are not the same in all rows, as where something was added that depends on
         the sample or the position; or if the function does not work.
         """
-        start = start or self.node
         if self.values.is_floating_point():
             for dtype in (torch.float64, self.values.dtype):
                 try:
-                    return self._table(node, origin, values.to(dtype), start, start_origin)
+                    return self._table(node, origin, values.to(dtype), after)
                 except Exception:  # any function of torch, in a precision not its own
                     continue
         return None
 
     def _table(
-        self,
-        node: Node,
-        origin: Tensor | None,
-        values: Tensor,
-        start: Node,
-        start_origin: Tensor | None,
+        self, node: Node, origin: Tensor | None, values: Tensor, after: Recognised | None
     ) -> Tensor | None:
+        start, start_origin = (self.node, None) if after is None else (after.node, after.origin)
+        assert start is not None
         count, rows = len(values), self.rows
-        device = self.values.device
         table = torch.full(values.shape, torch.nan, dtype=torch.float64)
         low = torch.full(values.shape, torch.inf, dtype=torch.float64)
-        high = torch.full(values.shape, -torch.inf, dtype=torch.float64)
+        high = -low
         # Each row takes another value; a second time shifted by one, so that rows are compared.
         for shift in (0, 1):
             for first in range(0, count, rows):
                 taken = (torch.arange(rows) + first + shift) % count
-                taken_values = self.spread(values[taken], start_origin).to(device)
-                result = node.value({start: taken_values})
-                got = self.collect(result, origin).double()
+                probes = self.spread(values[taken], start_origin).to(self.values.device)
+                got = self.collect(node.value({start: probes}), origin).double()
                 index = taken[:, None].expand_as(got)
                 table[taken] = got
                 safe = torch.nan_to_num(got, nan=0.0, posinf=1e300, neginf=-1e300)
                 low.scatter_reduce_(0, index, safe, "amin")
                 high.scatter_reduce_(0, index, safe, "amax")
         size = torch.maximum(low.abs(), high.abs())
-        precise = values.dtype == torch.float64
-        return table if bool((high - low <= (_EXACT if precise else 1e-3) * size).all()) else None
+        error = _EXACT if values.dtype == torch.float64 else 1e-3
+        return table if bool((high - low <= error * size).all()) else None
 
 
 def affine_of(
-    root: Root,
-    node: Node,
-    origin: Tensor | None,
-    called: str,
-    start: Node | None = None,
-    start_origin: Tensor | None = None,
+    root: Root, node: Node, origin: Tensor | None, called: str, after: Recognised | None = None
 ) -> Fold | Literal[False] | None:
-    """Return scale and shift [K] of a node that is affine in each unit of ``start``.
+    """Return scale and shift [K] of a node that is affine in each unit of the root or ``after``.
 
     False for a node that is not affine, None for one that is not the same in all rows.
     """
     probes = torch.tensor(_PROBES, dtype=torch.float64)[:, None].expand(-1, root.units)
-    table = root.table(node, origin, probes, start, start_origin)
+    table = root.table(node, origin, probes, after)
     if table is None:
         return None
-    line = _line(probes, table)
-    return False if line is None else Fold(*line, called)
-
-
-def _line(values: Tensor, table: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return scale and shift of a table whose first three values are at 0 and two opposite ends."""
     shift, far, back = table[:3]
-    scale = (far - back) / (values[1] - values[2])
-    if not bool(table.isfinite().all()):
-        return None
-    miss = (table - (scale * values + shift)).abs()
-    return (scale, shift) if _small(miss, (scale * values).abs() + shift.abs()) else None
+    scale = (far - back) / (probes[1] - probes[2])
+    miss = (table - (scale * probes + shift)).abs()
+    affine = _small(miss, (scale * probes).abs() + shift.abs())
+    return Fold(scale, shift, called) if affine and bool(table.isfinite().all()) else False
 
 
 def _small(miss: Tensor, size: Tensor) -> bool:
     return bool((miss <= _EXACT * size).all())
-
-
-@dataclass(frozen=True)
-class Recognised:
-    """What follows a layer: ``scale · f(u) + shift`` of the folded values u."""
-
-    name: str
-    function: Activation | None
-    fold: Fold | None
-    plain: bool
-    """Whether nothing else is done to f(u)."""
 
 
 def recognise(
@@ -304,34 +288,30 @@ def _two_lines(grid: Tensor, table: Tensor, live: Tensor, fold: Fold | None) -> 
         return None
     none = _EXACT * size
 
-    def whole(part: Tensor, other: float) -> Tensor:
-        full = torch.full(live.shape, other, dtype=torch.float64)
-        full[live] = part
-        return full
+    def fold_of(scale: Tensor, shift: Tensor, called: str) -> Fold | None:
+        """What was folded in before, and scale and shift of the live units after it."""
+        scales, shifts = torch.ones_like(live, dtype=torch.float64), torch.zeros_like(live).double()
+        scales[live], shifts[live] = scale, shift
+        after = Fold(scales, shifts, called)
+        after = after if fold is None else fold.then(after)
+        return None if after.identity else after
 
-    def plain(scale: Tensor) -> bool:
-        return bool(((scale - 1).abs() <= _EXACT).all()) and bool((middle.abs() <= none).all())
+    def known(name: str, function: Activation, scale: Tensor, fold: Fold | None) -> Recognised:
+        exact = bool(((scale - 1).abs() <= _EXACT).all()) and bool((middle.abs() <= none).all())
+        return Recognised(name, function, fold, exact)
 
     if bool(((right - left).abs() <= none).all()):
-        after = Fold(whole(right, 1.0), whole(middle, 0.0), "affine")
-        after = after if fold is None else fold.then(after)
-        return Recognised("none", None, None if after.identity else after, True)
+        return Recognised("none", None, fold_of(right, middle, "affine"), True)
     if bool((left.abs() <= none).all()):
-        return Recognised("relu", torch.relu, fold, plain(right))
+        return known("relu", torch.relu, right, fold)
     if bool((right.abs() <= none).all()):
-        turned = Fold(whole(0 * right - 1, 1.0), whole(0 * right, 0.0), "Neg")
-        fold = turned if fold is None else fold.then(turned)
-        fold = None if fold.identity else fold
-        return Recognised("relu", torch.relu, fold, plain(-left))
+        return known("relu", torch.relu, -left, fold_of(0 * right - 1, 0 * right, "Neg"))
     if bool(((left + right).abs() <= none).all()):
-        return Recognised("abs", torch.abs, fold, plain(right))
+        return known("abs", torch.abs, right, fold)
     slope = float(left[0] / right[0]) if float(right[0]) else 0.0
     if slope and bool(((left - slope * right).abs() <= none).all()):
-
-        def leaky(z: Tensor) -> Tensor:
-            return functional.leaky_relu(z, slope)
-
-        return Recognised("leaky_relu", leaky, fold, plain(right))
+        leaky = functools.partial(functional.leaky_relu, negative_slope=slope)
+        return known("leaky_relu", leaky, right, fold)
     return None
 
 

@@ -27,7 +27,7 @@ from mahalens.auditing.follow import (
     recorded,
     written,
 )
-from mahalens.auditing.site import Activation, Fold, Site
+from mahalens.auditing.site import Fold, Site
 from mahalens.auditing.trace import (
     ACROSS_UNITS,
     ARITHMETIC,
@@ -61,17 +61,6 @@ _CALLED = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class _Core:
-    """An activation: its name and function, and what was folded in before it."""
-
-    name: str
-    function: Activation | None
-    fold: Fold | None
-    node: Node
-    origin: Tensor | None
-
-
 @dataclass
 class _Mark:
     """Where a tensor comes from: a layer's output, with what was done to it so far."""
@@ -87,7 +76,8 @@ class _Mark:
     """What is folded in so far."""
     origin: Tensor | None = None
     """Which element of the root stands at each place of the tensor, if it was reshaped."""
-    core: _Core | None = None
+    core: Recognised | None = None
+    """The activation, with its node and origin."""
     plain: bool = True
     """Whether nothing was done to the activations."""
     folds: tuple[Fold | None, ...] = ()
@@ -305,7 +295,7 @@ class Survey:
         unique = tuple({id(fold): fold for fold in folds}.values())[:4]
         shared = mark.core
         if shared is not None and all(other.core is shared for other in marks):
-            probed = affine_of(mark.root, node, mark.origin, "", shared.node, shared.origin)
+            probed = affine_of(mark.root, node, mark.origin, "", shared)
             if probed is None:
                 return None
             if probed is False:
@@ -448,9 +438,7 @@ def _outcome(mark: _Mark) -> Recognised | None:
         return Recognised("none", None, mark.fold, True)
     if mark.kind == "part":
         return None
-    core = mark.core
-    inner = None if core is None else Recognised(core.name, core.function, core.fold, False)
-    outcome: Recognised | None
+    inner, outcome = mark.core, None
     if mark.kind == "active" and inner is not None:
         outcome = replace(inner, plain=mark.plain)
     else:
@@ -469,8 +457,7 @@ def _outcome(mark: _Mark) -> Recognised | None:
 
 def _unknown(mark: _Mark) -> Recognised | None:
     """Return a function of each unit that has no name of an activation."""
-    grid = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None].expand(-1, mark.root.units)
-    if mark.root.table(mark.node, mark.origin, grid) is None:
+    if mark.root.table(mark.node, mark.origin, mark.root.grid()) is None:
         return None  # it is another function at each position, or for each sample
     single = sum(isinstance(arg, Node) for arg in mark.node.args) == 1
     first = mark.node.args[0] if mark.node.args else None
@@ -580,32 +567,32 @@ def _reads(mark: _Mark, tensor: Tensor, use: Use) -> bool:
     return tensor.shape[axis] == site.units and bool((index.movedim(axis, -1) == units).all())
 
 
-def _named(call: _Call, node: Node) -> _Core | None:
+def _named(call: _Call, node: Node) -> Recognised | None:
     """Return the activation of that name; None if it must be recognised by its values."""
     mark, args, kwargs = call.mark, call.args, call.kwargs
     if (node.args[0] if node.args else node.kwargs.get("input")) is not mark.node:
         return None
-    called, function = activation_of(call.func, call.name, args, kwargs)
+    activation = activation_of(call.func, call.name, args, kwargs)
     # Limits may be those of a relu, or none at all.
     if call.name in ("threshold", "clamp", "hardtanh"):
         match = recognise(mark.root, node, mark.origin, (mark.fold,))
         if match is not None and match.name == "none":
             return None
         if match is not None and match.name in ("relu", "abs") and match.plain:
-            called, function = match.name, match.function
+            activation = match.name, getattr(torch, match.name)
+    name, function = activation
     several = [part for part in tensors_in((args, kwargs)) if part.numel() > 1]
     if len(several) > 1:
         # Slopes and limits must be the same at all positions, as the function of a row has them.
-        grid = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None].expand(-1, mark.root.units)
+        grid, fold = mark.root.grid(), mark.fold
         table = mark.root.table(node, mark.origin, grid)
-        fold = mark.fold
         try:
             rows = function(grid if fold is None else grid * fold.scale + fold.shift)
         except Exception:
             return None
         if table is None or rows.shape != table.shape or not torch.allclose(rows.double(), table):
             return None
-    return _Core(called, function, mark.fold, node, mark.origin)
+    return Recognised(name, function, mark.fold, False, node, mark.origin)
 
 
 def _version(tensor: Tensor) -> int:

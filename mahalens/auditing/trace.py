@@ -173,12 +173,11 @@ def activation_of(
 
 def _limits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Return the least and the greatest value that a function lets through."""
-    rows = (("min", None), ("max", None))
-    if name == "hardtanh":
-        rows = (("min_val", -1.0), ("max_val", 1.0))
+    clamped = name == "clamp"
+    rows = {"min": None, "max": None} if clamped else {"min_val": -1.0, "max_val": 1.0}
     values = [
         kwargs.get(key, args[place] if len(args) > place else default)
-        for place, (key, default) in enumerate(rows, 1)
+        for place, (key, default) in enumerate(rows.items(), 1)
     ]
     # A tensor of limits is no number: such a clamp keeps its name.
     low, high = (v if v is None or isinstance(v, int | float) else math.nan for v in values)
