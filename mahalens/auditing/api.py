@@ -405,7 +405,8 @@ class _Audit:
 
     def _add_late(self, late: set[str], batch: Batch, labels: Tensor | None) -> None:
         """Begin to read layers that this batch is the first to use."""
-        gatherers = self._gatherers(_with_units(self.runner.survey_whole(batch), {}))
+        sites, unread = self.runner.survey(batch, whole=True)
+        gatherers = self._gatherers(_with_units(sites, unread))
         new = {name: gatherer for name, gatherer in gatherers.items() if name in late}
         gather_batch(self.runner, batch, labels, new)
         self.gatherers.update(new)

@@ -43,6 +43,7 @@ from mahalens.auditing.recognise import (
     recognise_model,
     require_weights_only,
 )
+from mahalens.auditing.trace import tensors_in
 from mahalens.errors import InputError
 
 Shape = tuple[int, ...]
@@ -177,7 +178,7 @@ def load_fitting(
         try:
             example = _repeated(x, TRIED).reshape(-1, *shape)
             loaded = model or load_model(spec, weights, example=example, trust=trust)
-            _check_input_shape(loaded, shape)
+            _check_input_shape(loaded.input_shape, shape)
             _try(loaded, x, shape)
         except UnfitShapeError as error:
             failures.setdefault(error.reason, []).append(str(list(shape)))
@@ -198,22 +199,20 @@ class UnfitShapeError(InputError):
         self.reason = reason
 
 
-def _check_input_shape(loaded: LoadedModel, shape: Shape) -> None:
+def _check_input_shape(wanted: tuple[int | None, ...] | None, shape: Shape) -> None:
     """Compare with what a program says of its input, which is clearer than how it fails."""
-    wanted = loaded.input_shape
     if wanted is None:
         return
     sample = wanted[1:]
     if len(sample) == len(shape) and all(
-        size in (None, mine) for size, mine in zip(sample, shape, strict=True)
+        map(lambda size, mine: size in (None, mine), sample, shape)
     ):
         return
     text = ", ".join("any" if size is None else str(size) for size in wanted)
-    if wanted == shape:
-        raise UnfitShapeError(
-            f"the program takes [{text}], one sample at a time; export it with a batch axis"
-        )
-    raise UnfitShapeError(f"the program takes [{text}], the batch first")
+    advice = "one sample at a time; export it with a batch axis"
+    raise UnfitShapeError(
+        f"the program takes [{text}], {advice if wanted == shape else 'the batch first'}"
+    )
 
 
 def _try(loaded: LoadedModel, x: Tensor, shape: Shape) -> None:
@@ -224,19 +223,9 @@ def _try(loaded: LoadedModel, x: Tensor, shape: Shape) -> None:
             output = loaded.module(batch)
     except (Exception, SystemExit) as error:  # whatever the network raises
         raise UnfitShapeError(first_line(error)) from None
-    lengths = {len(tensor) for tensor in _tensors(output) if tensor.ndim}
+    lengths = {len(tensor) for tensor in tensors_in(output) if tensor.ndim}
     if lengths and count not in lengths:
         raise UnfitShapeError(f"{count} samples give outputs of length {min(lengths)}")
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, dict):
-        output = list(output.values())
-    if isinstance(output, (tuple, list)):
-        return [tensor for part in output for tensor in _tensors(part)]
-    return []
 
 
 def _repeated(x: Tensor, count: int) -> Tensor:
@@ -365,12 +354,11 @@ def _import_module(spec: str, name: str) -> ModuleType:
         with without_hard_exit():
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        missing = f"needs {error.name!r}, which is not installed"
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"{spec}: there is no module {error.name!r} here; run it in the folder that has "
-                f"it, or install it"
-            ) from None
-        raise InputError(f"{spec}: needs {error.name!r}, which is not installed") from None
+            advice = "run it in the folder that has it, or install it"
+            missing = f"there is no module {error.name!r} here; {advice}"
+        raise InputError(f"{spec}: {missing}") from None
     except (Exception, SystemExit) as error:
         raise InputError(f"{spec}: importing {name} failed, {_describe(error)}") from None
 
@@ -378,9 +366,10 @@ def _import_module(spec: str, name: str) -> ModuleType:
 def _describe(error: BaseException) -> str:
     """Return kind, text and place of an error in the user's code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
     if isinstance(error, SyntaxError) and error.filename:
-        place = f" ({Path(error.filename).name}, line {error.lineno})"
+        file, line = error.filename, error.lineno
+    place = "" if file is None else f" ({Path(file).name}, line {line})"
     return f"{type(error).__name__}: {first_line(error)}{place}"
 
 
@@ -408,30 +397,28 @@ def load_weights(module: nn.Module, path: Path) -> None:
     tensors = _without_prefix(_read_weights(path), wanted)
     missing = [name for name in wanted if name not in tensors]
     unknown = [name for name in tensors if name not in wanted]
-    if missing or unknown:
-        faults = [f"lacks {_listed(missing)}"] if missing else []
-        faults += [f"has {_listed(unknown)}, which the network does not"] if unknown else []
+    faults = [f"lacks {_listed(missing)}"] if missing else []
+    faults += [f"has {_listed(unknown)}, which the network does not"] if unknown else []
+    if faults:
         raise InputError(
             f"{path}: {' and '.join(faults)}; give the weights of this network, or its factory "
             f"the options they were trained with"
         )
-    parameters = {name: mine for name, mine in wanted.items() if isinstance(mine, Tensor)}
     lazy = (nn.UninitializedParameter, nn.UninitializedBuffer)
-    wrong = [
-        f"{name} {list(tensors[name].shape)} for {list(mine.shape)}"
-        for name, mine in parameters.items()
-        if not isinstance(mine, lazy) and mine.shape != tensors[name].shape
+    pairs = [
+        (name, mine, tensors[name]) for name, mine in wanted.items() if isinstance(mine, Tensor)
     ]
+    wrong = [
+        f"{name} {list(other.shape)} for {list(mine.shape)}"
+        for name, mine, other in pairs
+        if not isinstance(mine, lazy) and mine.shape != other.shape
+    ]
+    unreal = [name for name, mine, other in pairs if other.is_complex() and not mine.is_complex()]
     if wrong:
         raise InputError(
             f"{path}: the shapes of {_listed(wrong)} differ from the network's; give the factory "
             f"the options it was trained with"
         )
-    unreal = [
-        name
-        for name, mine in parameters.items()
-        if tensors[name].is_complex() and not mine.is_complex()
-    ]
     if unreal:
         raise InputError(
             f"{path}: {_listed(unreal)} holds complex numbers and the network's are real; give the "
@@ -506,14 +493,12 @@ def _is_state_dict(content: object) -> bool:
 def _without_prefix(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Strip known prefixes (DataParallel, torch.compile, Lightning) that all names have."""
     stripped = dict(tensors)
-    while stripped.keys() != wanted.keys():
-        for prefix in _PREFIXES:
-            taken = any(name.startswith(prefix) for name in wanted)
-            if stripped and not taken and all(name.startswith(prefix) for name in stripped):
-                stripped = {name.removeprefix(prefix): v for name, v in stripped.items()}
-                break
-        else:
-            return stripped
+    free = [p for p in _PREFIXES if not any(name.startswith(p) for name in wanted)]
+    while stripped and stripped.keys() != wanted.keys():
+        shared = [p for p in free if all(name.startswith(p) for name in stripped)]
+        if not shared:
+            break
+        stripped = {name.removeprefix(shared[0]): value for name, value in stripped.items()}
     return stripped
 
 

@@ -65,10 +65,9 @@ def recognise_model(spec: str, weights: Path | None = None, *, trust: bool = Fal
         if weights is not None:
             first_bytes(weights, WEIGHTS_WANTED)
         return "factory"
-    if not exists:
-        raise InputError(f"{spec}: there is no such file; wanted {_WANTED}")
-    if folder:
-        raise InputError(f"{spec}: is a folder; wanted {_WANTED}")
+    if folder or not exists:
+        reason = "is a folder" if folder else "there is no such file"
+        raise InputError(f"{spec}: {reason}; wanted {_WANTED}")
     kind = _kind_of_file(path)
     if not trust:
         raise InputError(

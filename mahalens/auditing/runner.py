@@ -151,9 +151,13 @@ class Runner:
                 f"the model takes such inputs"
             ) from error
 
-    def survey(self, batch: Batch) -> tuple[dict[str, Site], dict[str, str]]:
-        """Return the layers in order of first use, and those that cannot be read, with reasons."""
+    def survey(self, batch: Batch, whole: bool = False) -> tuple[dict[str, Site], dict[str, str]]:
+        """Return the layers in order of first use, and those that cannot be read, with reasons.
+
+        A few samples are looked at; with ``whole`` all, as a few may use fewer layers.
+        """
         sizes = [3, 2] if batch.size >= 3 else [2, 1][2 - batch.size :]
+        sizes = [batch.size] if whole else sizes
         try:
             sites, unread = self._look(batch.cut(sizes[0]))
         except InputError:
@@ -161,31 +165,20 @@ class Runner:
                 raise
             sizes = [batch.size]  # a program exported for batches of one size takes no other
             sites, unread = self._look(batch)
-        fewer = turned = None
+        others: list[dict[str, Site]] = [{}, {}]  # with fewer samples, and in reverse order
         if len(sizes) == 2:
             with contextlib.suppress(InputError):
-                fewer, _ = self._look(batch.cut(sizes[1]))
-        count = sizes[0]
-        if count > 1:
-            turned, _ = self._look(batch.cut(count).turned())
+                others[0], _ = self._look(batch.cut(sizes[1]))
+        if sizes[0] > 1:
+            others[1], _ = self._look(batch.cut(sizes[0]).turned())
         for name, site in sites.items():
-            less = None if fewer is None else fewer.get(name)
-            back = None if turned is None else turned.get(name)
-            if not all(_same_weight(other, site) for other in (less, back)):
+            fewer, turned = (other.get(name) for other in others)
+            if not all(_same_weight(other, site) for other in (fewer, turned)):
                 unread[name] = "has a weight that is computed anew for each batch"
-            site.compare(less)
-            site.compare(back)
-            find_layouts(site, less, back, count, sizes[-1])
+            site.compare(fewer)
+            site.compare(turned)
+            find_layouts(site, fewer, turned, sizes[0], sizes[-1])
         return {name: site for name, site in sites.items() if name not in unread}, unread
-
-    def survey_whole(self, batch: Batch) -> dict[str, Site]:
-        """Return the layers that a whole batch uses, of which a few samples may use fewer."""
-        sites, unread = self._look(batch)
-        turned, _ = self._look(batch.turned())
-        for name, site in sites.items():
-            site.compare(turned.get(name))
-            find_layouts(site, None, turned.get(name), batch.size, batch.size)
-        return {name: site for name, site in sites.items() if name not in unread}
 
     def _look(self, batch: Batch) -> tuple[dict[str, Site], dict[str, str]]:
         survey = Survey()

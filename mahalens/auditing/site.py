@@ -179,13 +179,10 @@ class Site:
         """Unfold what other samples were not treated by in the same way."""
         if other is None or (self.folded is None and other.folded is None):
             return
-        mine, yours = (
-            None if of.scale is None or of.shift is None else (of.scale, of.shift)
-            for of in (self, other)
+        pairs = ((self.scale, other.scale), (self.shift, other.shift))
+        same = self.folded == other.folded and all(
+            a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs
         )
-        same = (mine is None) == (yours is None) and self.folded == other.folded
-        if mine is not None and yours is not None:
-            same = same and all(map(torch.equal, mine, yours))
         if same and self.between is not None and other.between is not None:
             same = all(_same_values(self.between, other.between, z) for z in other.outputs)
         if not same:
