@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens.errors import InputError
 from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import Average, Both, Claim, Difference, Every, Lower, Within
+from mahalens.studies.claims import Average, Both, Claim, Difference, Lower, Within
 from mahalens.studies.plots import Dots, Scatter
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
@@ -32,15 +32,10 @@ _GREY, _RED = "#8a8a8a", "#d55e00"  # rivals on the softmax network share one co
 
 MODELS = {
     "softmax": Model(
-        "Softmax",
-        "linear layer and softmax; unknown is what no class is likely for (the twin of all)",
-        "#000000",
+        "Softmax", "linear layer and softmax; unknown is what no class is likely for", "#000000"
     ),
     "energy": Model(
-        "Energy",
-        "the same network; unknown is what has a low log-sum of exponentials of its logits",
-        _GREY,
-        "s",
+        "Energy", "the same network; unknown is what has a small sum of exp(logits)", _GREY, "s"
     ),
     "knn": Model(
         "Nearest neighbours",
@@ -55,10 +50,7 @@ MODELS = {
         "D",
     ),
     "relative-mahalanobis": Model(
-        "Relative Mahalanobis",
-        "the same, less the distance to the mean of all classes",
-        _GREY,
-        "v",
+        "Relative Mahalanobis", "the same, less the distance to the overall mean", _GREY, "v"
     ),
     "fitted": Model(
         "Distance head, fitted to softmax",
@@ -66,10 +58,7 @@ MODELS = {
         "#e69f00",
     ),
     "ensemble": Model(
-        "5 networks",
-        "five networks with softmax; unknown is where their mean has a high entropy",
-        "#56b4e9",
-        "P",
+        "5 networks", "five softmax networks; unknown is where their mean is unsure", "#56b4e9", "P"
     ),
     "duq": Model(
         "DUQ-like",
@@ -127,16 +116,7 @@ def _epochs(chosen: study.Chosen) -> int:
 class HeadsConfig(Config, frozen=True, kw_only=True):
     """Everything that decides the numbers of a run."""
 
-    data: Annotated[
-        tuple[str, ...],
-        Option(
-            "Data sets: names of `mahalens data list`, or files.",
-            ("digits",),
-            published=FULL_DATA,
-            show=" and ".join,
-            metavar="NAME|FILE,...",
-        ),
-    ]
+    data: Annotated[tuple[str, ...], study.data_option(("digits",), FULL_DATA, show=" and ".join)]
     models: Annotated[tuple[str, ...], study.models_option(MODELS)]
     train_size: Annotated[int | None, study.train_size_option(10_000)]
     epochs: Annotated[
@@ -150,8 +130,8 @@ class HeadsConfig(Config, frozen=True, kw_only=True):
             least=1,
         ),
     ]
-    trials: Annotated[int, Option("Trials of each model.", 10, published=10, fixed=True, least=1)]
-    # study.Chosen on held-out training samples and classes of Fashion-MNIST.
+    trials: Annotated[int, study.count_option("Trials of each model.", 10)]
+    # Chosen on held-out training samples and classes of Fashion-MNIST.
     compactness: Annotated[
         float,
         Option(
@@ -187,40 +167,28 @@ class HeadsConfig(Config, frozen=True, kw_only=True):
 METRICS: dict[str, Metric] = {
     "auroc": Metric(
         "AUROC",
-        "Probability that an unknown sample looks more unknown to the model than a known test "
-        "sample: 1 if all do, 0.5 by guessing. Unknown are the test samples of the other set, or "
-        "all samples of the classes that the trial left out.",
+        "Probability that an unknown sample looks more unknown than a known test sample: 1 if all "
+        "do, 0.5 by guessing. Unknown are the test samples of the other set, or all samples of "
+        "the classes that the trial left out.",
         better="high",
     ),
-    "test_accuracy": Metric(
-        "Test accuracy",
-        "Share of the test samples of known classes that are given their class.",
-        unit="%",
-        better="high",
-    ),
+    "test_accuracy": study.NETWORK_METRICS["test_accuracy"],
     "missed_at_95": Metric(
-        "Missed at 95 %",
-        "Share of the unknown samples that pass for known where 95 % of the known ones do.",
-        unit="%",
+        "Missed at 95 %", "Unknown samples that pass for known where 95 % of the known do.", "%"
     ),
     "rejected_unknown": Metric(
         "Unknown rejected",
-        "Share of the unknown samples beyond the threshold that is to reject 5 % of known ones "
-        "(or another reject rate), set on held-out training samples.",
-        unit="%",
-        better="high",
+        "Unknown samples beyond the threshold that is to reject 5 % of the known (or another "
+        "reject rate), set on held-out training samples.",
+        "%",
+        "high",
     ),
     "rejected_known": Metric(
-        "Known rejected",
-        "Share of the known test samples beyond the same threshold: 5 % if they are like those "
-        "that it was set on.",
-        unit="%",
-        better=None,
+        "Known rejected", "Known test samples beyond the same threshold.", "%", None
     ),
     "auroc_shuffled": Metric(
         "AUROC, shuffled",
-        "The same as AUROC with test samples whose values are in random order for the unknown: an "
-        "easy case.",
+        "AUROC of test samples with their values in random order, for the unknown: an easy case.",
         better="high",
     ),
     "ece": Metric(
@@ -229,18 +197,12 @@ METRICS: dict[str, Metric] = {
         "how often it is right, in 15 bins, on test samples.",
     ),
     "ece_calibrated": Metric(
-        "ECE, calibrated",
-        "The same with a temperature that suits held-out training samples best.",
+        "ECE, calibrated", "The same with the best temperature for held-out training samples."
     ),
-    "nll": Metric("NLL", "Mean of -log p(class) over test samples.", unit="nats", log=True),
-    "nll_calibrated": Metric(
-        "NLL, calibrated", "The same with the temperature.", unit="nats", log=True
-    ),
+    "nll": Metric("NLL", "Mean of -log p(class) over test samples.", "nats", log=True),
+    "nll_calibrated": Metric("NLL, calibrated", "The same with the temperature.", "nats", log=True),
     "seconds": Metric(
-        "Time of training",
-        "What training the network took on one core; of all five for the ensemble.",
-        unit="s",
-        better=None,
+        "Time of training", "Of the network, on one core; of all five for the ensemble.", "s", None
     ),
 }
 
@@ -257,7 +219,6 @@ RIVALS = {
     "duq": "a DUQ-like head",
     "ensemble": "five networks",
 }
-_RATE: tuple[tuple[Literal["above", "below"], float], ...] = (("above", 4.0), ("below", 6.0))
 
 
 def _label(model: str) -> str:
@@ -268,117 +229,105 @@ def _finds_more(model: str, rival: str) -> Lower:
     return Lower("auroc", rival, model)
 
 
-CLAIMS = (
-    Claim(
-        "goal",  # set on training samples, before the unknown set was looked at
-        f"{_label('layered')}: AUROC above 0.96, in at least half of the trials no less accurate "
-        "than softmax.",
-        Both(
-            Average("auroc", "layered", "above", 0.96),
-            Lower("test_accuracy", "layered", "softmax"),
-            negated=True,
-        ),
-        on=("fashion-mnist",),
+_GOAL = Claim(
+    "goal",  # set on training samples, before the unknown set was looked at
+    f"{_label('layered')}: AUROC above 0.96, in at least half of the trials no less accurate than "
+    "softmax.",
+    Both(
+        Average("auroc", "layered", "above", 0.96),
+        Lower("test_accuracy", "layered", "softmax"),
+        negated=True,
     ),
-    *(
-        Claim(
-            f"{model}-as-accurate",
-            f"{_label(model)}: at most 0.5 points less accurate than softmax.",
-            Difference("test_accuracy", model, "softmax", "above", -0.5),
-            THEORY,
-        )
-        for model in DISTANCES
-    ),
-    *(
-        Claim(
-            f"{model}-finds-more-than-softmax",
+    on=("fashion-mnist",),
+)
+_ACCURATE: claims.Rows = {
+    f"{model}-as-accurate": (
+        f"{_label(model)}: at most 0.5 points less accurate than softmax.",
+        Difference("test_accuracy", model, "softmax", "above", -0.5),
+    )
+    for model in DISTANCES
+}
+_OUR_CLAIMS: claims.Rows = {
+    **{
+        f"{model}-finds-more-than-softmax": (
             f"{_label(model)}: finds more of the unknown than the largest softmax probability.",
             _finds_more(model, "softmax"),
         )
         for model in DISTANCES
-    ),
-    *(
-        Claim(
-            f"{MAIN}-finds-more-than-{rival}",
+    },
+    **{
+        f"{MAIN}-finds-more-than-{rival}": (
             f"{_label(MAIN)}: finds more of the unknown than {name}.",
             _finds_more(MAIN, rival),
         )
         for rival, name in RIVALS.items()
-    ),
-    Claim(
-        "fitted-is-mahalanobis",
+    },
+    "fitted-is-mahalanobis": (
         f"{_label('fitted')}: the AUROC of scikit-learn's Mahalanobis distance, within 0.005.",
         Within("auroc", "fitted", "mahalanobis", 0.005),
     ),
-    Claim(
-        "distance-calibrated",
+    "distance-calibrated": (
         f"{_label('distance')}: better calibrated than softmax, both without a temperature.",
         Lower("ece", "distance", "softmax"),
     ),
-    Claim(
-        f"{MAIN}-calibrated",
+    f"{MAIN}-calibrated": (
         f"{_label(MAIN)}: better calibrated than softmax, both with a temperature.",
         Lower("ece_calibrated", MAIN, "softmax"),
     ),
-    Claim(
-        "distance-more-likely",
+    "distance-more-likely": (
         f"{_label('distance')}: test labels are likelier than with softmax, without a temperature.",
         Lower("nll", "distance", "softmax"),
     ),
-    Claim(
-        "rate-is-kept",
+    "rate-is-kept": (
         "All distance heads reject 4 to 6 % of known samples where 5 % is asked for.",
-        Every(
-            tuple(
-                Average("rejected_known", model, side, bound)
-                for model in DISTANCES
-                for side, bound in _RATE
+        claims.every(
+            part
+            for model in DISTANCES
+            for part in (
+                Average("rejected_known", model, "above", 4.0),
+                Average("rejected_known", model, "below", 6.0),
             )
         ),
     ),
-    Claim(
-        "refitting-helps",
+    "refitting-helps": (
         f"{_label('refitted')}: finds more of the unknown than as trained.",
         _finds_more("refitted", "distance"),
     ),
-    Claim(
-        "layers-help",
+    "layers-help": (
         f"{_label('layered')}: finds more of the unknown than the last features alone.",
         _finds_more("layered", "refitted"),
     ),
-    Claim(
-        "training-by-distance-helps",
-        "An ellipsoid fitted to features that were trained by distance finds more of the unknown "
-        "than one fitted to those of softmax.",
+    "training-by-distance-helps": (
+        "An ellipsoid finds more of the unknown in features trained by distance than by softmax.",
         _finds_more("refitted", "fitted"),
     ),
-    *(
-        Claim(
-            f"softmax-{metric}-varies-more",
-            f"The {name} of softmax varies more between trials than that of the trained distance "
-            "head, refitted.",
+    **{
+        f"softmax-{metric}-varies-more": (
+            f"The {name} of softmax varies more between trials than that of the refitted head.",
             claims.MoreVariable(metric, "softmax", "refitted"),
         )
         for metric, name in (("test_accuracy", "accuracy"), ("auroc", "AUROC"))
-    ),
-    Claim(
-        "duq-finds-more-than-softmax",
+    },
+}
+_PUBLISHED_CLAIMS: claims.Rows = {
+    "duq-finds-more-than-softmax": (
         "A DUQ-like head finds more of the unknown than the largest softmax probability.",
         _finds_more("duq", "softmax"),
-        AMERSFOORT,
     ),
-    Claim(
-        "duq-finds-more-than-ensemble",
+    "duq-finds-more-than-ensemble": (
         "A DUQ-like head finds more of the unknown than five networks.",
         _finds_more("duq", "ensemble"),
-        AMERSFOORT,
     ),
-    Claim(
-        "ensemble-finds-more-than-softmax",
+    "ensemble-finds-more-than-softmax": (
         "Five networks find more of the unknown than one.",
         _finds_more("ensemble", "softmax"),
-        AMERSFOORT,
     ),
+}
+CLAIMS = (
+    _GOAL,
+    *claims.from_rows(THEORY, _ACCURATE),
+    *claims.from_rows(claims.OURS, _OUR_CLAIMS),
+    *claims.from_rows(AMERSFOORT, _PUBLISHED_CLAIMS),
 )
 PAIRS = (
     *((model, "softmax") for model in MODELS if model != "softmax"),
@@ -394,13 +343,6 @@ _PUBLISHED = {
     "ensemble": study.PublishedValue(0.861, min=0.861, max=0.889),
     "softmax": study.PublishedValue(0.843, min=0.837, max=0.843),
 }
-
-
-def published(
-    config: HeadsConfig, metric: str, model: str, variant: str
-) -> study.PublishedValue | None:
-    """Return what was published about Fashion-MNIST."""
-    return _PUBLISHED.get(model) if (metric, variant) == ("auroc", "fashion-mnist") else None
 
 
 # --- Measure ----------------------------------------------------------------------------------
@@ -514,14 +456,11 @@ def measure(config: HeadsConfig, job: Job, context: Context) -> Mapping[str, Mea
 
 def finish(config: HeadsConfig, results: Results) -> None:
     """Warn of trials in which nothing could be calibrated."""
-    lost = {
-        study.name_of(_label(model), variant): int(
-            (own.metrics["auroc"].isfinite() & missing).sum()
-        )
-        for (variant, model), own in results.measures.items()
-        if (missing := own.metrics["ece_calibrated"].isnan()).any()
-    }
-    lines = [f"{name} in {count}" for name, count in lost.items() if count]
+    lines = []
+    for (variant, model), own in results.measures.items():
+        missing = own.metrics["auroc"].isfinite() & own.metrics["ece_calibrated"].isnan()
+        if count := int(missing.sum()):
+            lines.append(f"{study.name_of(_label(model), variant)} in {count}")
     if lines:
         shown = "; ".join(lines[:3]) + ("; and others" if len(lines) > 3 else "")
         results.cautions.append(
@@ -535,10 +474,6 @@ def reads(config: HeadsConfig) -> list[str]:
     return [*config.data, *(OTHER[name] for name in config.data if name in OTHER)]
 
 
-_SHARED = (
-    "All models share their trials: two whose clouds overlap can still differ in every trial, "
-    "which the paired tests see."
-)
 STUDY = Study(
     name="heads",
     question="Do distance heads classify as well as softmax, and know what they do not know?",
@@ -551,7 +486,9 @@ STUDY = Study(
     jobs=jobs,
     measure=measure,
     finish=finish,
-    published=published,
+    published=lambda config, metric, model, data: (
+        _PUBLISHED.get(model) if (metric, data) == ("auroc", "fashion-mnist") else None
+    ),
     reads=reads,
     primary="auroc",
     pairs=PAIRS,
@@ -569,19 +506,13 @@ STUDY = Study(
     "nearest neighbours and the two Mahalanobis detectors read the softmax network, so that its "
     "accuracy and calibration are theirs.",
     plots=(
-        Dots(
-            name="compared",
-            title="How well does each model find the unknown?",
-            caption=_SHARED,
-            metric="auroc",
-        ),
+        Dots(title="How well does each model find the unknown?", metric="auroc"),
         Scatter(
             name="known_unknown",
             title="Does finding the unknown cost accuracy on the known?",
             caption="Each mark is the mean of a model over the trials, lines are 95 % intervals. "
             "Up: more of the unknown is found. Right: more of the known is given its class. The "
-            "dashed lines go through softmax: above and right of both is better in both. "
-            "Detectors that read the softmax network share its accuracy.",
+            "dashed lines go through softmax.",
             x="test_accuracy",
             y="auroc",
             average=True,
@@ -590,7 +521,6 @@ STUDY = Study(
         Dots(
             name="compared-ece_calibrated",
             title="How well are probabilities calibrated?",
-            caption=_SHARED,
             metric="ece_calibrated",
         ),
     ),

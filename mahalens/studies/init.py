@@ -13,13 +13,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from mahalens import data, nn, train
 from mahalens.errors import InputError
-from mahalens.studies import study
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
-from mahalens.studies.claims import Average, Claim, Difference, Every, GainsMore, Lower
+from mahalens.studies.claims import Average, Claim, Difference, Lower
 from mahalens.studies.plots import Curves, Differences, Dots
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
@@ -65,37 +65,15 @@ class Start:
 
 
 STARTS = {
-    "kaiming": Start(
-        "kaiming",
-        "kaiming",
-        "Kaiming",
-        "random rows through the origin: the usual start",
-        "#000000",
-    ),
-    "lsuv": Start(
-        "lsuv", "lsuv", "LSUV", "orthonormal rows at unit output variance, both layers", "#8a8a8a"
-    ),
+    "kaiming": Start("kaiming", "kaiming", "Kaiming", "random rows through the origin", "#000000"),
+    "lsuv": Start("lsuv", "lsuv", "LSUV", "orthonormal rows, unit output variance", "#8a8a8a"),
     "sample-point": Start(
-        "sample_point_bias",
-        "kaiming",
-        "Sample points",
-        "Kaiming, hyperplanes through samples",
-        "#56b4e9",
+        "sample_point_bias", "kaiming", "Sample points", "hyperplanes through samples", "#56b4e9"
     ),
     "class-mean": Start(
-        "class_mean",
-        "kaiming",
-        "Class means",
-        "Kaiming, hyperplanes through the means of classes",
-        "#009e73",
+        "class_mean", "kaiming", "Class means", "hyperplanes through means of classes", "#009e73"
     ),
-    "whiten": Start(
-        "whiten",
-        "lsuv",
-        "Whitening",
-        "a whitening of the whole input, output layer by LSUV",
-        "#0072b2",
-    ),
+    "whiten": Start("whiten", "lsuv", "Whitening", "a whitening of the whole input", "#0072b2"),
     "whiten-90": Start(
         "whiten",
         "lsuv",
@@ -105,11 +83,7 @@ STARTS = {
         variance=0.9,
     ),
     "cluster-pca": Start(
-        "cluster_pca",
-        "lsuv",
-        "Cluster PCA",
-        "principal axes of k-means clusters, output layer by LSUV",
-        "#d55e00",
+        "cluster_pca", "lsuv", "Cluster PCA", "principal axes of k-means clusters", "#d55e00"
     ),
     "cluster-pca-3": Start(
         "cluster_pca",
@@ -197,16 +171,7 @@ class InitConfig(Config, frozen=True, kw_only=True):
     where that part may be small. A start is computed from ``start_rows`` samples at most.
     """
 
-    data: Annotated[
-        tuple[str, ...],
-        Option(
-            "Data sets: names of `mahalens data list`, or files.",
-            SMALL_SETS,
-            published=ALL_SETS,
-            subset=True,
-            metavar="NAME|FILE,...",
-        ),
-    ]
+    data: Annotated[tuple[str, ...], study.data_option(SMALL_SETS, ALL_SETS, subset=True)]
     models: Annotated[tuple[str, ...], study.models_option(MODELS)]
     train_size: Annotated[int | None, study.train_size_option(5_000)]
     epochs: Annotated[int, study.count_option("Epochs of training.", 20)]
@@ -235,48 +200,33 @@ class InitConfig(Config, frozen=True, kw_only=True):
 METRICS: dict[str, Metric] = {
     "mean_accuracy": Metric(
         "Mean accuracy on the way",
-        "Mean over all epochs, from the first, of the test accuracy at their ends: the area under "
-        "the curve, high for networks that train fast.",
-        unit="%",
-        better="high",
+        "Test accuracy averaged over the ends of all epochs: high for networks that train fast.",
+        "%",
+        "high",
     ),
-    "test_accuracy": Metric(
-        "Test accuracy",
-        "Share of the test samples whose class has the largest output, after the last epoch.",
-        unit="%",
-        better="high",
-    ),
+    "test_accuracy": study.NETWORK_METRICS["test_accuracy"],
     "first_accuracy": Metric(
-        "Accuracy after one epoch", "The same after the first epoch.", unit="%", better="high"
+        "Accuracy after one epoch", "The same after the first epoch.", "%", "high"
     ),
     "epochs_to_tenth": Metric(
         "Epochs to a tenth",
         "After how many epochs the mean training loss, interpolated between the middles of epochs, "
         "is a tenth of that of guessing, ln(classes). None if that does not happen.",
-        unit="epochs",
+        "epochs",
     ),
     "reached": Metric(
-        "Reached a tenth",
-        "100 if the training loss fell to a tenth of that of guessing, 0 if not: the mean is the "
-        "share of the trials.",
-        unit="%",
-        better="high",
+        "Reached a tenth", "100 if that happened, 0 if not: the mean is a share.", "%", "high"
     ),
     "train_loss": Metric(
-        "Training loss",
-        "Mean cross-entropy over the mini-batches of the last epoch.",
-        unit="nats",
-        log=True,
+        "Training loss", "Mean cross-entropy in the last epoch.", "nats", log=True
     ),
     "start_loss": Metric(
-        "Loss at the start",
-        "Cross-entropy on the samples that the start is computed from, before any training.",
-        unit="nats",
+        "Loss at the start", "The same on the samples of the start, before training.", "nats"
     ),
     "idle_units": Metric(
         "Idle units at the start",
         "Share of the hidden units that no sample reaches, or that have all samples on one side.",
-        unit="%",
+        "%",
     ),
     "longest_row": Metric(
         "Longest row at the start",
@@ -284,19 +234,18 @@ METRICS: dict[str, Metric] = {
         better=None,
         log=True,
     ),
-    "start_seconds": Metric("Time of the start", "What computing the start took.", unit="s"),
+    "start_seconds": Metric("Time of the start", "What computing the start took.", "s"),
     "learning_rate": Metric(
         "Learning rate",
-        "The one chosen for the model, by mean accuracy on the way on held-out training samples.",
+        "The one with the best mean accuracy on the way on held-out training samples.",
         better=None,
         log=True,
     ),
     "rate_at_end": Metric(
         "Rate at the end of the grid",
-        "100 if the learning rate is the lowest or the highest of those to choose from, so that "
-        "the best one may lie beyond it, 0 if not.",
-        unit="%",
-        better=None,
+        "100 if it is the lowest or highest on offer, so that the best may lie beyond, 0 if not.",
+        "%",
+        None,
     ),
 }
 
@@ -333,116 +282,97 @@ def _no_worse(activation: str, start: str, than: str) -> Difference:
 def _beside(activation: str, rival: str) -> tuple[Claim, ...]:
     """Return the claims about cluster PCA beside one of the usual starts."""
     key, names = f"{rival}-{activation}", f"{_CALLED[rival]} with {ACTIVATIONS[activation]}"
+    faster, no_worse = _faster(activation, NEW, rival), _no_worse(activation, NEW, rival)
     better = Lower("test_accuracy", f"{activation}-{rival}", f"{activation}-{NEW}")
-    return (
-        Claim(
-            f"{NEW}-faster-than-{key}",
-            f"Cluster PCA trains faster than {names}.",
-            _faster(activation, NEW, rival),
-            THEORY,
-        ),
-        Claim(
-            f"{NEW}-better-than-{key}",
-            f"Cluster PCA ends more accurate than {names}.",
-            better,
-            THEORY,
-        ),
-        Claim(
-            f"{NEW}-no-worse-than-{key}",
-            f"Cluster PCA ends at most 1 point less accurate than {names}.",
-            _no_worse(activation, NEW, rival),
-        ),
-    )
+    less = f"Cluster PCA ends at most 1 point less accurate than {names}."
+    rows: claims.Rows = {
+        f"{NEW}-faster-than-{key}": (f"Cluster PCA trains faster than {names}.", faster),
+        f"{NEW}-better-than-{key}": (f"Cluster PCA ends more accurate than {names}.", better),
+    }
+    return (*claims.from_rows(THEORY, rows), Claim(f"{NEW}-no-worse-than-{key}", less, no_worse))
 
 
 def _claims_with(activation: str) -> tuple[Claim, ...]:
     """Return all claims about networks with one activation function."""
     shown, kaiming = ACTIVATIONS[activation], f"{activation}-kaiming"
-    return (
-        *(claim for rival in RIVALS for claim in _beside(activation, rival)),
-        Claim(
-            f"{NEW}-ahead-after-one-epoch-{activation}",
+    rows: claims.Rows = {
+        f"{NEW}-ahead-after-one-epoch-{activation}": (
             f"After one epoch cluster PCA is ahead of Kaiming with {shown}.",
             Lower("first_accuracy", kaiming, f"{activation}-{NEW}"),
-            THEORY,
         ),
-        Claim(
-            f"{NEW}-sooner-at-a-tenth-{activation}",
+        f"{NEW}-sooner-at-a-tenth-{activation}": (
             "Cluster PCA takes the training loss to a tenth of guessing in fewer epochs than "
             f"Kaiming with {shown}.",
             Lower("epochs_to_tenth", f"{activation}-{NEW}", kaiming),
-            THEORY,
         ),
-        Claim(
-            f"{NEW}-faster-than-sample-point-{activation}",
+    }
+    ours: claims.Rows = {
+        f"{NEW}-faster-than-sample-point-{activation}": (
             "It takes the axes: cluster PCA trains faster than Kaiming rows through random samples "
             f"with {shown}.",
             _faster(activation, NEW, "sample-point"),
         ),
-        *(
-            Claim(
-                f"{start}-faster-than-kaiming-{activation}",
+        **{
+            f"{start}-faster-than-kaiming-{activation}": (
                 f"{_CALLED[start]}: faster than Kaiming with {shown}.",
                 _faster(activation, start, "kaiming"),
             )
             for start in FROM_DATA[1:]
-        ),
-        *(
-            Claim(
-                f"{variant}-faster-{activation}",
+        },
+        **{
+            f"{variant}-faster-{activation}": (
                 f"{statement}, with {shown}.",
                 _faster(activation, variant, base),
             )
             for variant, base, statement in _VARIANTS
             if activation in STARTS[variant].activations
+        },
+    }
+    beside = (claim for rival in RIVALS for claim in _beside(activation, rival))
+    return (*beside, *claims.from_rows(THEORY, rows), *claims.from_rows(claims.OURS, ours))
+
+
+_NO_WORSE: claims.Rows = {
+    f"{start}-no-worse-than-kaiming": (
+        f"{_CALLED[start]}: at most 1 point less accurate in the end than Kaiming, with Abs and "
+        "with ReLU.",
+        claims.every(_no_worse(activation, start, "kaiming") for activation in ACTIVATIONS),
+    )
+    for start in FROM_DATA[1:]
+}
+_GAINS: claims.Rows = {
+    f"abs-gains-more-on-{rival}": (
+        f"Abs gains more speed from cluster PCA on {_CALLED[rival]} than ReLU does.",
+        claims.GainsMore(
+            "mean_accuracy", f"abs-{NEW}", f"abs-{rival}", f"relu-{NEW}", f"relu-{rival}"
         ),
     )
-
-
-CLAIMS = (
-    *(claim for activation in ACTIVATIONS for claim in _claims_with(activation)),
-    *(
-        Claim(
-            f"{start}-no-worse-than-kaiming",
-            f"{_CALLED[start]}: at most 1 point less accurate in the end than Kaiming, with Abs "
-            "and with ReLU.",
-            Every(tuple(_no_worse(activation, start, "kaiming") for activation in ACTIVATIONS)),
-        )
-        for start in FROM_DATA[1:]
-    ),
-    *(
-        Claim(
-            f"abs-gains-more-on-{rival}",
-            f"Abs gains more speed from cluster PCA on {_CALLED[rival]} than ReLU does.",
-            GainsMore(
-                "mean_accuracy", f"abs-{NEW}", f"abs-{rival}", f"relu-{NEW}", f"relu-{rival}"
-            ),
-            THEORY,
-        )
-        for rival in RIVALS
-    ),
-    Claim(
-        "abs-wants-hyperplanes-apart",
+    for rival in RIVALS
+}
+_UNITS: claims.Rows = {
+    "abs-wants-hyperplanes-apart": (
         "Abs trains faster with hyperplanes through samples than with all of them through one "
         "point, as Kaiming, LSUV and a whitening have them.",
-        Every(tuple(_faster("abs", "sample-point", s) for s in ("kaiming", "lsuv", "whiten"))),
+        claims.every(_faster("abs", "sample-point", s) for s in ("kaiming", "lsuv", "whiten")),
     ),
-    Claim(
-        "no-idle-units",
+    "no-idle-units": (
         "Whitening and cluster PCA start without a unit that is idle.",
-        Every(
-            tuple(
-                Average("idle_units", f"{activation}-{start}", "below", 1e-9)
-                for activation in ACTIVATIONS
-                for start in ("whiten", NEW)
-            )
+        claims.every(
+            Average("idle_units", f"{activation}-{start}", "below", 1e-9)
+            for activation in ACTIVATIONS
+            for start in ("whiten", NEW)
         ),
     ),
-    Claim(
-        "kaiming-has-idle-units",
+    "kaiming-has-idle-units": (
         "Kaiming with ReLU starts with more than 1 % of the units idle.",
         Average("idle_units", "relu-kaiming", "above", 1.0),
     ),
+}
+CLAIMS = (
+    *(claim for activation in ACTIVATIONS for claim in _claims_with(activation)),
+    *claims.from_rows(claims.OURS, _NO_WORSE),
+    *claims.from_rows(THEORY, _GAINS),
+    *claims.from_rows(claims.OURS, _UNITS),
 )
 PAIRS = tuple(
     pair
@@ -514,11 +444,9 @@ def measure(config: InitConfig, job: Job, context: Context) -> Mapping[str, Meas
 def choose_rate(config: InitConfig, job: Job, trial: int) -> float:
     """Return the rate with the highest mean accuracy on the way on held-out training samples.
 
-    Every trial chooses for itself, from its own training samples, so that what a choice by few
-    samples gets wrong is part of the spread over trials. There is one training with each rate
-    on images; on other data, where few samples are held out, ``config.tunings`` of them are
-    averaged, each with a start, a split and an order of its own. Of equal rates the lowest is
-    taken. Test samples are not looked at.
+    Every trial chooses for itself, from its own training samples. On data other than images, where
+    few samples are held out, ``config.tunings`` trainings are averaged, each with a start, a split
+    and an order of its own. Of equal rates the lowest is taken.
     """
     samples = _samples(config, job.variant, trial)
     rates = _rates(config, samples)
@@ -591,8 +519,7 @@ def _kept_samples(name: str, seed: int, trial: int, train_size: int | None, devi
     return samples_of(name, seed=seed, trial=trial, train_size=train_size).to(device)
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """A network before training, and how long its start took."""
 
     chain: nn.Chain
@@ -605,9 +532,8 @@ def start(
 ) -> Network:
     """Start a network on x ``[N, D]`` and y ``[N]``, from at most ``start_rows`` of these rows.
 
-    Both layers draw from streams of their own named by ``who``, such as ``"trial", 3``: models
-    that draw the same numbers get the same ones, so that a Kaiming output layer is the same
-    whatever the hidden layer is.
+    Both layers draw from streams of their own named by ``who``, such as ``"trial", 3``, so that a
+    Kaiming output layer is the same whatever the hidden layer is.
     """
     from mahalens.init import initialise
 
@@ -617,19 +543,12 @@ def start(
     with torch.random.fork_rng(devices=[]):  # building a module draws weights that are not used
         module = chain.build().to(x.device)
     began = time.perf_counter()
-    options = dict(way.options)
+    options, rows = dict(way.options), config.start_rows
     if way.variance is not None:
-        options["rank"] = leading_axes(x[: config.start_rows], way.variance)
+        options["rank"] = leading_axes(x[:rows], way.variance)
     for layer, method, own in ((HIDDEN, way.hidden, options), (OUTPUT, way.output, {})):
-        initialise(
-            module,
-            (x, y),
-            method,
-            layers=[layer],
-            rows=config.start_rows,
-            generator=data.stream(config.seed, f"start of layer {layer}", *who),
-            **own,
-        )
+        draws = data.stream(config.seed, f"start of layer {layer}", *who)
+        initialise(module, (x, y), method, layers=[layer], rows=rows, generator=draws, **own)
     return Network(chain, module, time.perf_counter() - began)
 
 
@@ -774,10 +693,6 @@ def _kaiming(model: str) -> str | None:
 
 _AHEAD = ("lsuv", "sample-point", "class-mean", "whiten", "whiten-90", "cluster-pca")
 
-_DIFFERENCES = (
-    "Mean over the trials of each start minus Kaiming, LSUV or sample points, with its 95 % "
-    "interval. Filled: significant after Holm's correction over the pairs of the data set."
-)
 STUDY = Study(
     name="init",
     question="Do networks started from clusters, axes or class means train faster or better?",
@@ -800,23 +715,19 @@ STUDY = Study(
     "batches.",
     plots=(
         Differences(
-            name="differences",
-            title="Mean accuracy on the way: which differences are real?",
-            caption=_DIFFERENCES,
-            metric="mean_accuracy",
+            title="Mean accuracy on the way: which differences are real?", metric="mean_accuracy"
         ),
         Differences(
             name="differences-test_accuracy",
             title="Test accuracy: which differences are real?",
-            caption=_DIFFERENCES,
             metric="test_accuracy",
         ),
         Curves(
             name="head_start",
             title="Who is ahead of Kaiming, and for how long?",
             caption="Test accuracy of each start minus that of Kaiming with the same activation "
-            "function, in the same trial, at the end of every epoch: means over the trials. A "
-            "start that trains faster is above zero at the left; one that ends better stays there.",
+            "function, in the same trial: means over the trials. A start that trains faster is "
+            "above zero at the left; one that ends better stays there.",
             column="test_accuracy",
             panel=lambda model: ACTIVATIONS[model.partition("-")[0]],
             than=_kaiming,
@@ -826,10 +737,7 @@ STUDY = Study(
             label="points ahead of Kaiming",
         ),
         Dots(
-            name="compared",
             title="How fast does each start train?",
-            caption="All models share their trials: two whose clouds overlap can still differ in "
-            "every trial, which the paired tests see.",
             metric="mean_accuracy",
             family=lambda model: ACTIVATIONS[model.partition("-")[0]],
         ),

@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 from mahalens import data, nn, train
 from mahalens.data.named import GROUP, SEQUENCES, TABLES
 from mahalens.errors import InputError
-from mahalens.studies import study
+from mahalens.studies import claims, study
 from mahalens.studies._torch import torch
 from mahalens.studies.claims import Claim, Difference, Every
 from mahalens.studies.plots import Differences, Dots
@@ -50,18 +50,8 @@ HEADS = {
 }
 YARDSTICKS = {
     "boosting": Model("Boosting", "gradient-boosted trees (scikit-learn)", "#E69F00", "s"),
-    "knn": Model(
-        "Nearest neighbours",
-        "k nearest neighbours, k chosen on training data (scikit-learn)",
-        "#56B4E9",
-        "s",
-    ),
-    "dtw": Model(
-        "Time warping",
-        "the nearest neighbour by dynamic time warping, for sequences",
-        "#000000",
-        "s",
-    ),
+    "knn": Model("Nearest neighbours", "k nearest neighbours (scikit-learn)", "#56B4E9", "s"),
+    "dtw": Model("Time warping", "nearest neighbour by dynamic time warping", "#000000", "s"),
 }
 _PLAIN = ("linear", "l2", "l2-neg")
 NETWORKS = (
@@ -180,10 +170,8 @@ class TransferConfig(Config, frozen=True, kw_only=True):
         elif names is None:
             here = _are_here(SMALL_SEQUENCES)
             names = (*TABLE_SETS, *(SMALL_SEQUENCES if here else ()))
-            if not here:
-                given["without"] = (
-                    f"sequences are not on this machine; get them with: mahalens data fetch {GROUP}"
-                )
+            missing = "sequences are not on this machine; get them with: mahalens data fetch"
+            given["without"] = None if here else f"{missing} {GROUP}"
         given["data"] = tuple(name for group in names for name in GROUPS.get(group, (group,)))
         return super().with_defaults(published=published, **given)
 
@@ -231,22 +219,14 @@ def _are_here(names: Sequence[str]) -> bool:
 # --- Metrics ----------------------------------------------------------------------------------
 
 METRICS: dict[str, Metric] = {
-    "test_accuracy": Metric(
-        "Test accuracy", "Share of test samples classified rightly.", "%", "high"
-    ),
+    "test_accuracy": study.NETWORK_METRICS["test_accuracy"],
     "balanced_accuracy": Metric(
-        "Balanced accuracy",
-        "The same for each class alone, averaged over classes: a rare class counts as much as a "
-        "common one.",
-        "%",
-        "high",
+        "Balanced accuracy", "The same averaged over classes, rare or common.", "%", "high"
     ),
     "log_loss": Metric(
         "Test log loss",
-        "Mean of minus the logarithm of the probability given to the right class. Votes of "
-        "neighbours give no probabilities.",
+        "Mean of minus the logarithm of the probability of the right class; neighbours give none.",
         "nats",
-        "low",
         log=True,
     ),
     "train_accuracy": Metric(
@@ -257,24 +237,20 @@ METRICS: dict[str, Metric] = {
     ),
     "chosen_epochs": Metric("Epochs", "At which training ended, chosen in the same way.", "", None),
     "at_limit": Metric(
-        "At the limit",
-        "1 if training went on to the last epoch allowed, so that more might have helped; else 0.",
-        "",
-        None,
+        "At the limit", "1 if training went on to the last epoch allowed, else 0.", "", None
     ),
-    "neighbours": Metric(
-        "Neighbours", "How many vote; chosen on held-out parts of the training samples.", "", None
-    ),
+    "neighbours": Metric("Neighbours", "How many vote; chosen in the same way.", "", None),
 }
 
 # --- Claims -----------------------------------------------------------------------------------
 
 ACCURACY = "test_accuracy"
-CHECKS, OURS = "next-checks", "here"
+CHECKS = "next-checks"
 KEEPS_UP = -2.0
 """Points that a head may lie below another and still keep up with it."""
 COLLAPSE = -20.0
 """Points below its linear twin from which on a network counts as collapsed."""
+_named = study.name_of
 
 
 def _above(model: str, than: str, points: float) -> Difference:
@@ -282,68 +258,39 @@ def _above(model: str, than: str, points: float) -> Difference:
 
 
 def _keeps_up(model: str, than: str, source: str, on: tuple[str, ...] = ()) -> Claim:
-    return Claim(
-        f"{model}-keeps-up-with-{than}",
-        f"{MODELS[model].label} loses less than 2 points against {MODELS[than].label}.",
-        _above(model, than, KEEPS_UP),
-        source,
-        on=on,
-    )
+    statement = f"{MODELS[model].label} loses less than 2 points against {MODELS[than].label}."
+    key = f"{model}-keeps-up-with-{than}"
+    return Claim(key, statement, _above(model, than, KEEPS_UP), source, on=on)
 
 
 def _over(kind: str, where: str, sets: Sequence[str]) -> tuple[Claim, ...]:
     """Return the claims about all sets of a kind together."""
-    rows = (
-        (
-            "keeps-up",
-            f"OffsetL2 carries over: on {where}, ReLU with minus its distances loses less than 2 "
-            "points against a linear head.",
-            ("relu-linear", KEEPS_UP),
-            CHECKS,
-        ),
-        (
-            "better",
-            f"OffsetL2 is better, as on MNIST: on {where}, ReLU with minus its distances beats a "
-            "linear head.",
-            ("relu-linear", 0.0),
-            CHECKS,
-        ),
-        (
-            "knn",
-            f"Networks with OffsetL2 are worth their training: on {where}, ReLU with minus its "
-            "distances beats nearest neighbours.",
-            ("knn", 0.0),
-            OURS,
-        ),
-    )
-    return tuple(
-        Claim(
-            f"{key}-{kind}",
-            statement,
-            Every(
-                tuple(
-                    _above(study.name_of("relu-l2-neg", one), study.name_of(than, one), points)
-                    for one in sets
-                )
-            ),
-            source,
-            each=False,
+    on = f"on {where}, ReLU with minus its distances"
+    loses = f"OffsetL2 carries over: {on} loses less than 2 points against a linear head."
+    better = f"OffsetL2 is better, as on MNIST: {on} beats a linear head."
+    worth = f"Networks with OffsetL2 are worth their training: {on} beats nearest neighbours."
+
+    def beats(than: str, points: float) -> Every:
+        return claims.every(
+            _above(_named("relu-l2-neg", one), _named(than, one), points) for one in sets
         )
-        for key, statement, (than, points), source in rows
-        if sets
-    )
+
+    rows: claims.Rows = {
+        f"keeps-up-{kind}": (loses, beats("relu-linear", KEEPS_UP)),
+        f"better-{kind}": (better, beats("relu-linear", 0.0)),
+    }
+    ours: claims.Rows = {f"knn-{kind}": (worth, beats("knn", 0.0))}
+    both = ((CHECKS, rows), (claims.OURS, ours)) if sets else ()
+    return tuple(c for source, part in both for c in claims.from_rows(source, part, each=False))
 
 
 def _no_collapse(config: TransferConfig) -> tuple[Claim, ...]:
     """Return that no network with OffsetL2 falls far behind its linear twin, on any set."""
     falls = tuple(
-        _above(
-            study.name_of(model, study.variant_name(name)),
-            study.name_of(f"{split(model)[0]}-linear", study.variant_name(name)),
-            COLLAPSE,
-        )
+        _above(_named(model, variant), _named(f"{split(model)[0]}-linear", variant), COLLAPSE)
         for name in config.data
         for model in models_on(config, name)
+        for variant in [study.variant_name(name)]
         if model not in YARDSTICKS and split(model)[1] != "linear"
     )
     statement = (
@@ -359,24 +306,16 @@ def claims_of(config: TransferConfig) -> tuple[Claim, ...]:
     sequences = tuple(study.variant_name(name) for name in config.data if is_sequence(name))
     in_time = (
         _keeps_up("kernels-l2-neg", "kernels-linear", CHECKS, sequences),
-        _keeps_up("kernels-l2-neg", "dtw", OURS, sequences),
+        _keeps_up("kernels-l2-neg", "dtw", claims.OURS, sequences),
     )
+    beats = "With ReLU, the distances of OffsetL2, negated, beat a linear head."
+    nearest = "With ReLU, OffsetL2 is better where the nearest class wins than the furthest."
     return (
         _keeps_up("relu-l2-neg", "relu-linear", CHECKS),
         _keeps_up("abs-l2-neg", "abs-linear", CHECKS),
-        Claim(
-            "l2-neg-beats-linear",
-            "With ReLU, the distances of OffsetL2, negated, beat a linear head.",
-            _above("relu-l2-neg", "relu-linear", 0.0),
-            CHECKS,
-        ),
-        Claim(
-            "nearest-beats-furthest",
-            "With ReLU, OffsetL2 is better where the nearest class wins than where the furthest "
-            "does.",
-            _above("relu-l2-neg", "relu-l2", 0.0),
-        ),
-        _keeps_up("relu-l2-neg", "boosting", OURS),
+        Claim("l2-neg-beats-linear", beats, _above("relu-l2-neg", "relu-linear", 0.0), CHECKS),
+        Claim("nearest-beats-furthest", nearest, _above("relu-l2-neg", "relu-l2", 0.0)),
+        _keeps_up("relu-l2-neg", "boosting", claims.OURS),
         *(in_time if sequences else ()),
         *_over("tables", "every table", tables),
         *_over("sequences", "every set of sequences", sequences),
@@ -411,8 +350,7 @@ MANY = 200
 """Training samples from which on one part held out tells enough."""
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """Training samples that are trained with, and those that are held out, as indices."""
 
     fit: Tensor
@@ -429,12 +367,11 @@ def series_shape(name: str) -> tuple[int, int] | None:
 
 
 def trial_samples(config: TransferConfig, name: str, trial: int) -> Samples:
-    """Return the samples of one trial, standardised.
+    """Return the samples of one trial, standardised by its training samples.
 
     Tables, digits and sequences by name are split anew by every trial, with as many training
-    samples of each class as their own split has. Other sets keep their own. Features of a table
-    are standardised one by one, the pixels of images all as one, and sequences channel by
-    channel, over all steps: by the training samples of the trial.
+    samples of each class as their own split has. Features of a table are standardised one by one,
+    the pixels of images all as one, and sequences channel by channel, over all steps.
     """
     from mahalens.studies.samples import Samples, standardise, whole_set
 
@@ -483,9 +420,7 @@ def folds_of(y: Tensor, generator: Generator) -> list[Fold]:
     ...     torch.Generator().manual_seed(0))]
     [[0, 4], [3, 7], [2, 5], [1, 6]]
     """
-    order = torch.randperm(len(y), generator=generator)
-    order = order[y[order].argsort(stable=True)]
-    size = len(y) // FOLDS
+    order, size = _by_class(y, generator), len(y) // FOLDS
     if not size:
         raise InputError(f"{len(y)} training samples; give at least {FOLDS}")
     folds = []
@@ -508,12 +443,16 @@ def _drawn(y: Tensor, test_y: Tensor, generator: Generator) -> Tensor:
     return taken
 
 
+def _by_class(y: Tensor, generator: Generator) -> Tensor:
+    """Return a random order of samples in which classes come one after another."""
+    order = torch.randperm(len(y), generator=generator)
+    return order[y[order].argsort(stable=True)]
+
+
 def _subset(y: Tensor, size: int, generator: Generator) -> Tensor:
     """Return which of the samples to keep: evenly over an order by class, so that shares stay."""
-    order = torch.randperm(len(y), generator=generator)
-    order = order[y[order].argsort(stable=True)]
     places = (torch.arange(size) * len(y)) // size
-    return order[places].sort().values
+    return _by_class(y, generator)[places].sort().values
 
 
 # --- Measure ----------------------------------------------------------------------------------
@@ -604,21 +543,20 @@ SHARES = (0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 
 """Of the epochs at which training may end."""
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """The networks of T trials, seen at E epochs: on test and training samples."""
+class _Trained(NamedTuple):
+    """Networks of T trials at E epochs: ``chosen`` is at which of them each trial ends ``[T]``.
+
+    ``outputs`` are those of the test samples at the end ``[T, M, C]``, ``curve`` is the test
+    accuracy by epoch ``[T, E]`` in percent, ``weights`` are those at the end, trials first.
+    """
 
     epochs: Tensor
     rates: Tensor
     chosen: Tensor
-    """Which of the epochs each trial ends at ``[T]``."""
     outputs: Tensor
-    """Of the test samples at the end, ``[T, M, C]``."""
     train_accuracy: Tensor
     curve: Tensor
-    """Test accuracy by epoch ``[T, E]``, in percent."""
     weights: dict[str, Tensor]
-    """Parameters at the end of each trial, trials first."""
 
 
 def _train(
@@ -630,9 +568,8 @@ def _train(
 ) -> _Trained:
     """Choose learning rate and epochs of each trial on held-out parts, then train on all samples.
 
-    Every network is given the same choice. What is chosen has the lowest mean log loss on the
-    parts held out; a run that turned non-finite is never chosen. Networks learn by Adam on the
-    full batch, all trials at once.
+    What is chosen has the lowest mean log loss on the parts held out; a run that turned non-finite
+    is never chosen. Networks learn by Adam on the full batch, all trials at once.
     """
     seeds = [_seed(config, trial) for trial in trials]
     rates, places = _choose(config, chain, trials, samples, seeds, context)
@@ -664,15 +601,8 @@ def _train(
     for place, epoch in enumerate(solver.history.epochs.tolist()):
         curve[:, marks.index(epoch)] = solver.history["accuracy"][place].float()
     curve[torch.arange(len(marks)) > places[:, None]] = math.nan
-    return _Trained(
-        torch.tensor(marks),
-        rates,
-        places,
-        outputs,
-        known,
-        curve,
-        train.TrialStack(chain, values).tensors(),
-    )
+    weights = train.TrialStack(chain, values).tensors()
+    return _Trained(torch.tensor(marks), rates, places, outputs, known, curve, weights)
 
 
 def _choose(
@@ -703,16 +633,8 @@ def _choose(
     losses = torch.full((len(config.rates), len(marks), len(pairs)), math.inf)
     for place, rate in enumerate(config.rates):
         context.look()
-        solver = train.fit(
-            start,
-            x,
-            y,
-            loss="cross-entropy",
-            epochs=config.epochs,
-            lr=rate,
-            metrics=look,
-            at=marks,
-        )
+        how: dict[str, Any] = {"epochs": config.epochs, "lr": rate, "metrics": look, "at": marks}
+        solver = train.fit(start, x, y, loss="cross-entropy", **how)
         for epoch, seen in zip(solver.history.epochs.tolist(), solver.history["loss"], strict=True):
             losses[place, marks.index(epoch)] = seen.float().nan_to_num(math.inf)
     mean = losses.reshape(len(config.rates), len(marks), len(trials), count).mean(-1)
@@ -761,16 +683,15 @@ SMALL, SMALL_LEAF, LEAF = 200, 5, 20
 36 samples make a single split; nothing else of the defaults is touched."""
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """What a yardstick says of the samples of one trial."""
+class _Judged(NamedTuple):
+    """Classes ``[M]`` that a yardstick gives the test samples of one trial, and what else it says.
+
+    There are no classes of training samples where a sample would vote for itself.
+    """
 
     predicted: Tensor
-    """Classes of the test samples ``[M]``."""
-    train_predicted: Tensor | None
-    """Of the training samples; none where a sample would vote for itself."""
+    train_predicted: Tensor | None = None
     probabilities: Tensor | None = None
-    """Of the test samples ``[M, C]``, where it gives any."""
     neighbours: int | None = None
 
 
@@ -789,11 +710,8 @@ def _boosted(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
     # Classes that no training sample has get no column.
     probabilities = torch.zeros(len(samples.test_y), samples.classes, dtype=torch.float64)
     probabilities[:, torch.from_numpy(trees.classes_)] = given
-    return _Judged(
-        probabilities.argmax(1),
-        torch.from_numpy(trees.predict(samples.x.numpy())),
-        probabilities,
-    )
+    known = torch.from_numpy(trees.predict(samples.x.numpy()))
+    return _Judged(probabilities.argmax(1), known, probabilities)
 
 
 def _nearest(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
@@ -809,7 +727,7 @@ def _nearest(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
     }
     k = max(allowed, key=lambda k: right[k])  # the first of equals
     predicted = _vote(k, x, y, samples.test_x.numpy())
-    return _Judged(torch.from_numpy(predicted), None, neighbours=k)
+    return _Judged(torch.from_numpy(predicted), neighbours=k)
 
 
 def _warped(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
@@ -819,7 +737,7 @@ def _warped(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
         raise InputError(f"{samples.name} is no set of sequences; there is no time to warp")
     x, test_x = (part.reshape(-1, *shape) for part in (samples.x, samples.test_x))
     distances = warped_distances(test_x, x)
-    return _Judged(samples.y[distances.argmin(1)], None, neighbours=1)
+    return _Judged(samples.y[distances.argmin(1)], neighbours=1)
 
 
 def _vote(k: int, x: Any, y: Any, test_x: Any) -> Any:
@@ -842,24 +760,17 @@ def _yardstick_metrics(judged: Sequence[_Judged], samples: Sequence[Samples]) ->
         "test_accuracy": 100 * (predicted == test_y).double().mean(1),
         "balanced_accuracy": _balanced(predicted, test_y),
     }
-    both = list(zip(judged, samples, strict=True))
-    known = [
-        100 * (one.train_predicted == own.y).double().mean()
-        for one, own in both
-        if one.train_predicted is not None
-    ]
-    if known:
-        metrics["train_accuracy"] = torch.stack(known)
-    given = [
-        -one.probabilities.clamp_min(1e-15).log().gather(1, own.test_y[:, None]).mean()
-        for one, own in both
-        if one.probabilities is not None
-    ]
-    if given:
-        metrics["log_loss"] = torch.stack(given)
-    if judged[0].neighbours is not None:
-        metrics["neighbours"] = torch.tensor([float(one.neighbours or 0) for one in judged])
-    return metrics
+    more: dict[str, list[Tensor]] = {}
+    for one, own in zip(judged, samples, strict=True):
+        if one.train_predicted is not None:
+            share = 100 * (one.train_predicted == own.y).double().mean()
+            more.setdefault("train_accuracy", []).append(share)
+        if one.probabilities is not None:
+            right = one.probabilities.clamp_min(1e-15).log().gather(1, own.test_y[:, None])
+            more.setdefault("log_loss", []).append(-right.mean())
+        if one.neighbours is not None:
+            more.setdefault("neighbours", []).append(torch.tensor(float(one.neighbours)))
+    return metrics | {name: torch.stack(values) for name, values in more.items()}
 
 
 # --- Sequences --------------------------------------------------------------------------------
@@ -894,12 +805,8 @@ def kernel_features(x: Tensor, count: int, generator: Generator) -> Tensor:
         widest = math.log2((steps - 1) / (length - 1)) if 1 < length < steps else 0.0
         dilation = int(2 ** _uniform(0, widest, generator))
         padding = _below(2, generator) * ((length - 1) * dilation // 2)
-        seen = (
-            torch.nn.functional.conv1d(x[:, chosen], weights, dilation=dilation, padding=padding)[
-                :, 0
-            ]
-            + bias
-        )
+        how: dict[str, Any] = {"dilation": dilation, "padding": padding}
+        seen = torch.nn.functional.conv1d(x[:, chosen], weights, **how)[:, 0] + bias
         columns += [seen.amax(1), (seen > 0).to(x.dtype).mean(1)]
     return torch.stack(columns, 1)
 
@@ -907,10 +814,7 @@ def kernel_features(x: Tensor, count: int, generator: Generator) -> Tensor:
 def features_of(
     x: Tensor, test_x: Tensor, shape: tuple[int, ...], count: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return features of flattened series, standardised by those of x, with the same kernels.
-
-    Shapes: x ``[N, C L]`` to ``[N, 2 count]``.
-    """
+    """Return features ``[N, 2 count]`` of flattened series ``[N, C L]``, standardised by x's."""
     from mahalens.studies.samples import standardise
 
     together = torch.cat((x, test_x)).reshape(-1, *shape)
@@ -1060,21 +964,8 @@ STUDY = Study(
     "wins; L2-Neg: the nearest one. Every trial splits a set anew, so that spreads show what the "
     "split does, and the samples of trials overlap.",
     plots=(
-        Dots(
-            name="compared",
-            title="How accurate is each head, on each backbone?",
-            caption="All models share their trials: two whose clouds overlap can still differ in "
-            "every trial, which the paired tests see.",
-            metric=ACCURACY,
-            family=_family,
-        ),
-        Differences(
-            name="differences",
-            title="Test accuracy: which differences are real?",
-            caption="Mean over the trials of the first model minus the second, with its 95 % "
-            "interval. Filled: significant after Holm's correction over the pairs of the data set.",
-            metric=ACCURACY,
-        ),
+        Dots(title="How accurate is each head, on each backbone?", metric=ACCURACY, family=_family),
+        Differences(title="Test accuracy: which differences are real?", metric=ACCURACY),
         Dots(
             name="compared-log_loss",
             title="How good are the probabilities?",

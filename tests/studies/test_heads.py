@@ -28,7 +28,6 @@ from mahalens.studies.heads import (
     STUDY,
     HeadsConfig,
     finish,
-    published,
 )
 from mahalens.studies.run import Context, start
 from mahalens.studies.samples import standardise
@@ -542,9 +541,9 @@ def test_models_are_read_and_tested():
     assert {a for a, b in PAIRS if b == "softmax"} == set(MODELS) - {"softmax"}
     assert len({frozenset(pair) for pair in PAIRS}) == len(PAIRS)
     config = make()
-    assert published(config, "auroc", "duq", "fashion-mnist").mean == 0.955
-    assert published(config, "auroc", "duq", "mnist") is None
-    assert published(config, "ece", "duq", "fashion-mnist") is None
+    assert STUDY.published(config, "auroc", "duq", "fashion-mnist").mean == 0.955
+    assert STUDY.published(config, "auroc", "duq", "mnist") is None
+    assert STUDY.published(config, "ece", "duq", "fashion-mnist") is None
 
 
 def verdicts(variant="fashion-mnist", **changed):
