@@ -8,19 +8,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, elu, one_hot
 
 from mahalens.data import held_out, stream
+from mahalens.detection.metrics import fpr_at
 from mahalens.errors import InputError
 from mahalens.nn import DistanceHead
 from mahalens.nn.head import best_temperature, reject_threshold
 from mahalens.studies.heads import (
     DISTANCE,
+    DUQ,
     ENSEMBLE,
     MEMBERS,
     METRICS,
@@ -50,6 +52,8 @@ class Task:
     samples with the values of each in random order.
     """
 
+    classes: int
+    image_shape: tuple[int, ...] | None
     x: Tensor
     y: Tensor
     held_x: Tensor
@@ -58,8 +62,6 @@ class Task:
     test_y: Tensor
     unknown: Tensor
     shuffled: Tensor
-    classes: int
-    image_shape: tuple[int, ...] | None
 
 
 def task_of(config: HeadsConfig, data: str, trial: int) -> Task:
@@ -68,31 +70,12 @@ def task_of(config: HeadsConfig, data: str, trial: int) -> Task:
     Where another set is the unknown one, all classes are known and its test samples are unknown.
     Else a share of the classes is drawn to be known, and all samples of the others are unknown.
     """
-    if data in OTHER:
-        parts = _against_other(config, data, trial)
-    else:
-        parts = _against_left_out(config, data, trial)
-    x, y, test_x, test_y, unknown, shape = parts
+    draw = _against_other if data in OTHER else _against_left_out
+    x, y, test_x, test_y, unknown, shape = draw(config, data, trial)
     held = held_out(y, held_share(len(y)), stream(config.seed, "held out", trial))
-    task = Task(
-        x=x[~held],
-        y=y[~held],
-        held_x=x[held],
-        held_y=y[held],
-        test_x=test_x,
-        test_y=test_y,
-        unknown=unknown,
-        shuffled=shuffle(test_x, stream(config.seed, "shuffled", trial)),
-        classes=int(y.max()) + 1,
-        image_shape=shape,
-    )
-    if config.device == "cpu":
-        return task
-    tensors = {f.name: getattr(task, f.name) for f in fields(task)}
-    moved: dict[str, Any] = {
-        n: t.to(config.device) for n, t in tensors.items() if isinstance(t, Tensor)
-    }
-    return replace(task, **moved)
+    shuffled = shuffle(test_x, stream(config.seed, "shuffled", trial))
+    tensors = (x[~held], y[~held], x[held], y[held], test_x, test_y, unknown, shuffled)
+    return Task(int(y.max()) + 1, shape, *(part.to(config.device) for part in tensors))
 
 
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, tuple[int, ...] | None]
@@ -462,11 +445,6 @@ def _unit(features: Tensor) -> Tensor:
 BINS = 15
 
 
-def accuracy(logits: Tensor, y: Tensor) -> float:
-    """Share of the samples whose class has the largest logit, in per cent."""
-    return 100 * (logits.argmax(-1) == y).double().mean().item()
-
-
 def negative_log_likelihood(logits: Tensor, y: Tensor) -> float:
     """Mean of −log p(y) with p the softmax of the logits [N, C]."""
     return float(torch.nn.functional.cross_entropy(logits.double(), y))
@@ -509,21 +487,10 @@ def auroc(known: Tensor, unknown: Tensor) -> float:
     return float(roc_auc_score(which.numpy(), torch.cat((known, unknown)).double().numpy()))
 
 
-def missed_at_95(known: Tensor, unknown: Tensor) -> float:
-    """Share of the unknown samples that pass where 95 % of the known ones do, in per cent.
-
-    >>> missed_at_95(torch.arange(100.0), torch.tensor([50.0, 94.0, 95.0, 200.0]))
-    50.0
-    """
-    place = -(-95 * len(known) // 100)  # rounded up
-    limit = known.sort().values[place - 1]
-    return 100 * (unknown <= limit).double().mean().item()
-
-
 def rejected_shares(held: Tensor, rate: float, *parts: Tensor) -> list[float]:
     """Share of each part that is beyond the threshold of held-out scores, in per cent."""
     limit = reject_threshold(held, rate)
-    return [100 * (scores > limit).double().mean().item() for scores in parts]
+    return [_per_cent(scores > limit) for scores in parts]
 
 
 # --- Measuring --------------------------------------------------------------------------------
@@ -589,24 +556,21 @@ def numbers_of(answers: Answers | None, task: Task, rate: float) -> dict[str, fl
     temperature = temperature_of(held, task.held_y)
     known, unknown = answers.scores["test"], answers.scores["unknown"]
     rejected = answers.rejected or rejected_shares(answers.scores["held"], rate, known, unknown)
-    # Without a temperature there are no calibrated errors, rather than those of a made-up one.
-    calibrated = test / temperature if math.isfinite(temperature) else None
-    return {
-        "test_accuracy": accuracy(test, task.test_y),
+    numbers = {
+        "test_accuracy": _per_cent(test.argmax(-1) == task.test_y),
         "auroc": auroc(known, unknown),
         "auroc_shuffled": auroc(known, answers.scores["shuffled"]),
-        "missed_at_95": missed_at_95(known, unknown),
+        "missed_at_95": 100 * fpr_at(known, unknown, 0.95),
         "rejected_known": rejected[0],
         "rejected_unknown": rejected[1],
-        "ece": calibration_error(test, task.test_y),
-        "ece_calibrated": math.nan
-        if calibrated is None
-        else calibration_error(calibrated, task.test_y),
-        "nll": negative_log_likelihood(test, task.test_y),
-        "nll_calibrated": math.nan
-        if calibrated is None
-        else negative_log_likelihood(calibrated, task.test_y),
     }
+    # Without a temperature there are no calibrated errors, rather than those of a made-up one.
+    calibrated = test / temperature if math.isfinite(temperature) else None
+    for ending, logits in (("", test), ("_calibrated", calibrated)):
+        for name, error in (("ece", calibration_error), ("nll", negative_log_likelihood)):
+            value = math.nan if logits is None else error(logits, task.test_y)
+            numbers[f"{name}{ending}"] = value
+    return numbers
 
 
 Outcome = tuple[dict[str, Answers | None], float, dict[str, Tensor]]
@@ -736,4 +700,4 @@ def _per_cent(which: Tensor) -> float:
     return 100 * which.double().mean().item()
 
 
-_NETWORKS = {SOFTMAX: _softmax, DISTANCE: _distance, "duq": _duq}
+_NETWORKS = {SOFTMAX: _softmax, DISTANCE: _distance, DUQ: _duq}
