@@ -27,12 +27,18 @@ _PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
-class Left:
-    """Units that were left as they are, and why."""
+class Done:
+    """Something that was done to a layer."""
 
     layer: str
     action: str
     units: tuple[int, ...] | tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Left(Done):
+    """Units that were left as they are, and why."""
+
     reason: str
 
 
@@ -49,26 +55,41 @@ class LayerPlan:
     path: Path
     dead: list[int] = field(default_factory=list)
     merges: list[tuple[int, int, float]] = field(default_factory=list)
-    merged: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Pairs in ``merges`` by the action that they come from."""
     folds: list[tuple[int, int]] = field(default_factory=list)
+    pairs: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Pairs in ``merges`` and ``folds``, by the action that they come from."""
 
     @property
     def kept(self) -> list[int]:
         """The units that stay, in order."""
-        gone = {*self.dead, *(j for _, j, _ in self.merges), *(j for _, j in self.folds)}
+        gone = {*self.dead, *(j for pairs in self.pairs.values() for _, j in pairs)}
         return [unit for unit in range(self.layer.units_count) if unit not in gone]
+
+    def merge(self, action: str, i: int, j: int, factor: float, reads: Tensor) -> None:
+        """Plan to add ``factor`` times what is read of unit j to what is read of unit i."""
+        reads[:, i] += factor * reads[:, j]
+        self.merges.append((i, j, factor))
+        self.pairs.setdefault(action, []).append((i, j))
+
+    def steps(self) -> list[Done]:
+        """Return what the plan does, by action."""
+        units: dict[str, Any] = {"dead": self.dead, **self.pairs}
+        return [Done(self.layer.name, a, tuple(units[a])) for a in ACTIONS if units.get(a)]
 
 
 class _Rows(NamedTuple):
-    """Weights [K, D] and biases [K] of a layer, float64."""
+    """Weights [K, D] and biases [K] of a layer, and what reads its units, all float64."""
 
     weight: Tensor
     bias: Tensor
     size: Tensor
     """Sum of the magnitudes that make up each bias [K]: its rounding is relative to it."""
+    precision: float
+    reads: Tensor
+    """[O, K, S]: S numbers read a unit, kernel places of a convolution, or places of a flattened
+    picture. What is merged is added here."""
 
-    def factor(self, i: int, j: int, precision: float) -> float | None:
+    def factor(self, i: int, j: int) -> float | None:
         """Return the a of any sign with ``(w_j, b_j) = a (w_i, b_i)`` within rounding, or None."""
         first, second = self.weight[i], self.weight[j]
         square, length = float(first @ first), float(second.norm())
@@ -77,8 +98,8 @@ class _Rows(NamedTuple):
         factor = float(first @ second) / square
         apart = float((second - factor * first).norm())
         shifted = abs(float(self.bias[j] - factor * self.bias[i]))
-        size = float(self.size[j] + abs(factor) * self.size[i])
-        return factor if apart <= precision * length and shifted <= precision * size else None
+        size = self.precision * float(self.size[j] + abs(factor) * self.size[i])
+        return factor if apart <= self.precision * length and shifted <= size else None
 
 
 class Planner:
@@ -123,11 +144,11 @@ class Planner:
             return None
         assert layer.feeds is not None
         plan = LayerPlan(layer, layer.feeds, path)
-        rows, reads = self._rows(plan), self._reads(plan)
+        rows = self._rows(plan)
         _require_same_weights(layer, rows.weight)
         self._plan_dead(plan, wanted["dead"])
-        self._plan_duplicates(plan, wanted["duplicate"], rows, reads)
-        self._plan_mirrored(plan, wanted["mirrored"], rows, reads)
+        self._plan_duplicates(plan, wanted["duplicate"], rows)
+        self._plan_mirrored(plan, wanted["mirrored"], rows)
         return plan if len(plan.kept) < layer.units_count else None
 
     def see(self, use: Use) -> None:
@@ -136,7 +157,7 @@ class Planner:
             return
         places = use.weight.ndim - 2
         sizes = use.input.detach().abs().movedim(use.input.ndim - 1 - places, -1)
-        peaks = _double(sizes.reshape(-1, sizes.shape[-1]).amax(0))
+        peaks = as_double(sizes.reshape(-1, sizes.shape[-1]).amax(0))
         before = self._peaks.get(use.name)
         self._peaks[use.name] = peaks if before is None else torch.maximum(before, peaks)
 
@@ -149,40 +170,34 @@ class Planner:
         """
         dropped = False
         for plan in plans:
-            if not plan.dead:
-                continue
-            peaks = self._peaks.get(plan.reader)
-            reader: Any = self.model.get_submodule(plan.reader)
-            if peaks is None:
-                audible = plan.dead
-            else:
-                reads = _double(reader.weight).abs()
-                reads = reads.reshape(len(reads), plan.layer.units_count, -1)
-                if len(peaks) == reads[0].numel():
-                    peaks = peaks.reshape(reads.shape[1:])
-                else:  # places of a kernel share a channel
-                    peaks = peaks[:, None]
-                terms = (reads * peaks).sum(2)
-                loudest = terms.index_fill(1, torch.tensor(plan.dead), 0).amax(1)
-                if reader.bias is not None:
-                    loudest = loudest.maximum(_double(reader.bias).abs())
-                rounding = loudest * torch.finfo(reader.weight.dtype).eps / len(plan.dead)
-                quiet = (terms <= rounding[:, None]).all(0).tolist()
-                audible = [unit for unit in plan.dead if not quiet[unit]]
-            if audible:
+            if audible := self._audible(plan):
                 reason = f"small, but {plan.reader} makes more than rounding of it"
                 self._leave(plan.layer, "dead", audible, reason)
                 plan.dead = [unit for unit in plan.dead if unit not in audible]
                 dropped = True
         return dropped
 
+    def _audible(self, plan: LayerPlan) -> list[int]:
+        peaks = self._peaks.get(plan.reader)
+        if peaks is None or not plan.dead:
+            return plan.dead
+        reader: Any = self.model.get_submodule(plan.reader)
+        reads = as_double(reader.weight).abs()
+        reads = reads.reshape(len(reads), plan.layer.units_count, -1)
+        # In a convolution the places of a kernel share a channel.
+        linear = len(peaks) == reads[0].numel()
+        terms = (reads * (peaks.reshape(reads.shape[1:]) if linear else peaks[:, None])).sum(2)
+        loudest = terms.index_fill(1, torch.tensor(plan.dead), 0).amax(1)
+        if reader.bias is not None:
+            loudest = loudest.maximum(as_double(reader.bias).abs())
+        rounding = loudest * torch.finfo(reader.weight.dtype).eps / len(plan.dead)
+        quiet = (terms <= rounding[:, None]).all(0).tolist()
+        return [unit for unit in plan.dead if not quiet[unit]]
+
     def _wanted(self, layer: LayerRecord) -> dict[str, tuple[Any, ...]]:
-        pairs = layer.pairs
-        return {
-            "dead": layer.units.dead if "dead" in self.actions else (),
-            "duplicate": pairs.duplicate if pairs and "duplicate" in self.actions else (),
-            "mirrored": pairs.mirrored if pairs and "mirrored" in self.actions else (),
-        }
+        units = {"dead": layer.units.dead}
+        units |= {kind: getattr(layer.pairs, kind, ()) for kind in ("duplicate", "mirrored")}
+        return {action: units[action] if action in self.actions else () for action in ACTIONS}
 
     @property
     def left(self) -> list[Left]:
@@ -259,27 +274,21 @@ class Planner:
     def _rows(self, plan: LayerPlan) -> _Rows:
         """Return the rows of a layer with batch norms folded in."""
         layer: Any = self.model.get_submodule(plan.layer.name)
-        weight = _double(layer.weight).flatten(1)
-        bias = weight.new_zeros(len(weight)) if layer.bias is None else _double(layer.bias)
+        weight = as_double(layer.weight).flatten(1)
+        bias = weight.new_zeros(len(weight)) if layer.bias is None else as_double(layer.bias)
         size = bias.abs()
         for name in plan.path.norms:
             norm: Any = self.model.get_submodule(name)
-            scale = (_double(norm.running_var) + norm.eps).rsqrt()
-            scale = scale if norm.weight is None else scale * _double(norm.weight)
-            mean = _double(norm.running_mean)
-            shift = torch.zeros_like(bias) if norm.bias is None else _double(norm.bias)
+            scale = (as_double(norm.running_var) + norm.eps).rsqrt()
+            scale = scale if norm.weight is None else scale * as_double(norm.weight)
+            mean = as_double(norm.running_mean)
+            shift = torch.zeros_like(bias) if norm.bias is None else as_double(norm.bias)
             bias = (bias - mean) * scale + shift
             size = (size + mean.abs()) * scale.abs() + shift.abs()
             weight = weight * scale[:, None]
-        return _Rows(weight, bias, size)
-
-    def _reads(self, plan: LayerPlan) -> Tensor:
-        """Return what reads the units [O, K, S], float64.
-
-        S numbers read a unit: kernel places of a convolution, or places of a flattened picture.
-        """
-        reads = _double(self.model.get_submodule(plan.reader).weight)
-        return reads.reshape(len(reads), plan.layer.units_count, -1).clone()
+        reads = as_double(self.model.get_submodule(plan.reader).weight)
+        reads = reads.reshape(len(reads), len(weight), -1).clone()
+        return _Rows(weight, bias, size, self._precision(plan.layer.name), reads)
 
     def _plan_dead(self, plan: LayerPlan, units: Iterable[int]) -> None:
         plan.dead = list(units)
@@ -290,56 +299,46 @@ class Planner:
             self._listeners.add(plan.reader)
 
     def _plan_duplicates(
-        self,
-        plan: LayerPlan,
-        pairs: Iterable[tuple[int, int]],
-        rows: _Rows,
-        reads: Tensor,
+        self, plan: LayerPlan, pairs: Iterable[tuple[int, int]], rows: _Rows
     ) -> None:
         layer = plan.layer
-        precision = self._precision(layer.name)
         into: dict[int, int] = {}
         for first, j in sorted(pairs):
             i = into.get(first, first)
             if j in into or i in plan.dead or j in plan.dead:
                 continue
-            factor = rows.factor(i, j, precision)
+            factor = rows.factor(i, j)
             if factor is None or factor < 0:
                 self._leave(layer, "duplicate", [(i, j)], "equal only nearly, not within rounding")
-            elif layer.activation not in HOMOGENEOUS and abs(factor - 1) > precision:
+            elif layer.activation not in HOMOGENEOUS and abs(factor - 1) > rows.precision:
                 reason = f"{layer.activation} does not scale with its input, and they differ in it"
                 self._leave(layer, "duplicate", [(i, j)], reason)
             else:
                 into[j] = i
-                _merge(plan, "duplicate", i, j, factor, reads)
+                plan.merge("duplicate", i, j, factor, rows.reads)
 
     def _plan_mirrored(
-        self,
-        plan: LayerPlan,
-        pairs: Iterable[tuple[int, int]],
-        rows: _Rows,
-        reads: Tensor,
+        self, plan: LayerPlan, pairs: Iterable[tuple[int, int]], rows: _Rows
     ) -> None:
-        layer, path = plan.layer, plan.path
+        layer, reads = plan.layer, rows.reads
         into = {j: i for i, j, _ in plan.merges}
         used: set[int] = set()
         for pair in pairs:
             i, j = sorted(into.get(unit, unit) for unit in pair)
             if i == j or {i, j} & used or any(unit in plan.dead for unit in pair):
                 continue
-            factor = rows.factor(i, j, self._precision(layer.name))
+            factor, reason = rows.factor(i, j), ""
             if factor is None or factor > 0:
                 reason = "not the same hyperplane within rounding"
             elif layer.activation == "abs":  # |-az| = a|z|
-                reason = ""
-                _merge(plan, "mirrored", i, j, -factor, reads)
-            elif layer.activation == "none" and path.linear:
-                reason = ""
-                _merge(plan, "mirrored", i, j, factor, reads)
+                plan.merge("mirrored", i, j, -factor, reads)
+            elif layer.activation == "none" and plan.path.linear:
+                plan.merge("mirrored", i, j, factor, reads)
             else:
                 reason = self._no_absolute_value(plan, reads[:, i], -factor * reads[:, j])
                 if not reason:
                     plan.folds.append((i, j))
+                    plan.pairs.setdefault("mirrored", []).append((i, j))
             if reason:
                 self._leave(layer, "mirrored", [(i, j)], reason)
             else:
@@ -363,12 +362,6 @@ class Planner:
     def _precision(self, name: str) -> float:
         module: Any = self.model.get_submodule(name)
         return _ROUNDING * torch.finfo(module.weight.dtype).eps
-
-
-def _merge(plan: LayerPlan, action: str, i: int, j: int, factor: float, reads: Tensor) -> None:
-    reads[:, i] += factor * reads[:, j]
-    plan.merges.append((i, j, factor))
-    plan.merged.setdefault(action, []).append((i, j))
 
 
 def require_fitting(model: nn.Module, record: AuditRecord) -> None:
@@ -424,7 +417,7 @@ def _memory(parameter: Tensor) -> int:
     return parameter.untyped_storage().data_ptr() or id(parameter)
 
 
-def _double(tensor: Any) -> Tensor:
+def as_double(tensor: Any) -> Tensor:
     """Return a parameter's numbers as float64 on the CPU."""
     plain: Tensor = tensor.detach().to("cpu").to(torch.float64)
     return plain

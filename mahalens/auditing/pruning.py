@@ -6,18 +6,27 @@ compares the outputs of both models on the data with :func:`verify_same_outputs`
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from mahalens.auditing._prune_paths import Shapes, copied
-from mahalens.auditing._prune_plan import ACTIONS, LayerPlan, Left, Planner, require_fitting
-from mahalens.auditing.batches import Batch
-from mahalens.auditing.batches import DataBatches as Batches
+from mahalens.auditing._prune_plan import (
+    ACTIONS,
+    Done,
+    LayerPlan,
+    Left,
+    Planner,
+    as_double,
+    require_fitting,
+)
+from mahalens.auditing.batches import Batch, DataBatches
 from mahalens.auditing.record import AuditRecord
 from mahalens.auditing.runner import Forward, Runner, untouched
 from mahalens.auditing.trace import Use
@@ -27,13 +36,11 @@ from mahalens.nn.layers import Abs, AbsReLU
 M = TypeVar("M", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class Done:
-    """Something that was done to a layer; pairs (i, j) are now one unit, i."""
-
-    layer: str
-    action: str
-    units: tuple[int, ...] | tuple[tuple[int, int], ...]
+_WORDS = {
+    "dead": "dead unit{} removed",
+    "duplicate": "duplicate{} merged",
+    "mirrored": "mirrored pair{} folded into one unit each",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Pruned:
 
     Attributes:
         done: what was done, by layer and action (``dead``, ``duplicate``, ``mirrored``); units
-            are numbered as in the record.
+            are numbered as in the record, and pairs (i, j) are now one unit, i.
         left: what the record shows but was not tried, and why.
         taken_back: what was tried and undone because it changed an output, and by how much.
         parameters: how many parameters there were before, and are now.
@@ -62,14 +69,9 @@ class Pruned:
     def __str__(self) -> str:
         before, after = self.parameters
         lines = [f"{before:,} -> {after:,} parameters" if self.done else "nothing was pruned"]
-        words = {
-            "dead": "dead unit{} removed",
-            "duplicate": "duplicate{} merged",
-            "mirrored": "mirrored pair{} folded into one unit each",
-        }
         for step in self.done:
             count = len(step.units)
-            lines.append(f"  {step.layer}: {count} {words[step.action].format('s' * (count > 1))}")
+            lines.append(f"  {step.layer}: {count} {_WORDS[step.action].format('s' * (count > 1))}")
         for word, rest in (("taken back", self.taken_back), ("left", self.left)):
             lines += [f"  {x.layer}: {len(x.units)} {x.action} {word}: {x.reason}" for x in rest]
         return "\n".join(lines)
@@ -144,7 +146,7 @@ def prune(
             "the model has an attribute 'pruned', where prune puts its record; rename it first"
         )
     require_fitting(model, record)
-    batches = Batches(data, batch_size, labelled=False, drop_last=drop_last)
+    batches = DataBatches(data, batch_size, labelled=False, drop_last=drop_last)
     try:
         return _prune(model, record, wanted, batches, forward)
     finally:
@@ -155,7 +157,7 @@ def _prune(
     model: M,
     record: AuditRecord,
     actions: tuple[str, ...],
-    batches: Batches,
+    batches: DataBatches,
     forward: Forward | None,
 ) -> M:
     # A forward pass may keep things on its modules; only copies are run, and none is returned.
@@ -176,7 +178,7 @@ def _prune(
         comparison = Comparison()
     smaller = _smaller(model, plans)
     vars(smaller)["pruned"] = Pruned(
-        done=tuple(step for plan in plans for step in _steps(plan)),
+        done=tuple(step for plan in plans for step in plan.steps()),
         left=tuple(planner.left),
         taken_back=tuple(taken_back),
         parameters=(_count(model), _count(smaller)),
@@ -188,43 +190,35 @@ def _prune(
 
 
 def _shapes(
-    model: nn.Module, record: AuditRecord, batches: Batches, forward: Forward | None
+    model: nn.Module, record: AuditRecord, batches: DataBatches, forward: Forward | None
 ) -> Shapes:
     """Return the shapes of what the audited layers are fed and give, on a few samples."""
-    runner = Runner(model, forward)
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def note_for(name: str) -> Any:
-        def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            x = args[0] if args else next(iter(kwargs.values()))
-            shapes[name] = tuple(x.shape), tuple(output.shape)
+    def note(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        x = args[0] if args else next(iter(kwargs.values()))
+        shapes[name] = tuple(x.shape), tuple(output.shape)
 
-        return note
-
-    modules = dict(model.named_modules(remove_duplicate=False))
-    handles = []
-    try:
-        for layer in record.layers:
-            if (module := modules.get(layer.name)) is not None:
-                note = note_for(layer.name)
-                handles.append(module.register_forward_hook(note, with_kwargs=True, prepend=True))
-        with untouched(model):
-            batch = next(iter(batches), None)
-            if batch is None:
-                raise InputError("the data has no samples; wanted at least one batch")
-            try:
-                runner.run(batch.cut(3), lambda use: None)
-            except InputError:
-                runner.run(batch, lambda use: None)  # a model for batches of one size
-    finally:
-        for handle in handles:
-            handle.remove()
+    audited = {layer.name for layer in record.layers}
+    with contextlib.ExitStack() as hooks, untouched(model):
+        for name, part in model.named_modules(remove_duplicate=False):
+            if name in audited:
+                see = partial(note, name)
+                hooks.enter_context(part.register_forward_hook(see, prepend=True, with_kwargs=True))
+        batch = next(iter(batches), None)
+        if batch is None:
+            raise InputError("the data has no samples; wanted at least one batch")
+        runner = Runner(model, forward)
+        try:
+            runner.run(batch.cut(3), lambda use: None)
+        except InputError:
+            runner.run(batch, lambda use: None)  # a model for batches of one size
     return shapes
 
 
 def _without_culprits(
     model: nn.Module,
-    plans: Sequence[LayerPlan],
+    plans: list[LayerPlan],
     together: Comparison,
     forward: Forward | None,
     taken_back: list[Left],
@@ -245,7 +239,7 @@ def _without_culprits(
     if not faults:  # the model does not repeat itself, so nothing can be promised
         faults, good = [(plan, together.fault) for plan in plans], []
     for plan, fault in faults:
-        taken_back += [Left(step.layer, step.action, step.units, fault) for step in _steps(plan)]
+        taken_back += [Left(step.layer, step.action, step.units, fault) for step in plan.steps()]
     return good
 
 
@@ -264,30 +258,22 @@ def _apply(model: nn.Module, plan: LayerPlan) -> None:
     units = plan.layer.units_count
     weight: Any = reader.weight
     # In float64, where sums of two are rounded once; columns that are not touched come back exact.
-    reads = weight.detach().to("cpu").to(torch.float64).reshape(len(weight), units, -1).clone()
+    reads = as_double(weight).reshape(len(weight), units, -1).clone()
     for i, j, factor in plan.merges:
         reads[:, i] += factor * reads[:, j]
-    chosen = reads[:, kept]
-    shape = weight.shape[2:] if weight.ndim > 2 else ()
-    narrow = chosen.reshape(len(weight), -1, *shape) if shape else chosen.flatten(1)
+    narrow = reads[:, kept].reshape(len(weight), -1, *weight.shape[2:])
     _replace(reader, "weight", narrow)
-    for name in ("weight", "bias"):
-        _select(layer, name, kept)
-    for path in plan.path.norms:
-        norm: Any = model.get_submodule(path)
+    for path in (plan.layer.name, *plan.path.norms):
+        module: Any = model.get_submodule(path)
         for name in ("weight", "bias", "running_mean", "running_var"):
-            _select(norm, name, kept)
-        norm.num_features = len(kept)
-    _set_sizes(layer, outputs=len(kept))
-    _set_sizes(reader, inputs=narrow.shape[1])
+            if (tensor := getattr(module, name, None)) is not None:
+                _replace(module, name, tensor.detach()[kept.to(tensor.device)])
+        if path != plan.layer.name:
+            module.num_features = len(kept)
+    _set_size(layer, "out", len(kept))
+    _set_size(reader, "in", narrow.shape[1])
     if plan.folds:
         _replace_activation(model, plan, kept)
-
-
-def _select(module: nn.Module, name: str, kept: Tensor) -> None:
-    tensor = getattr(module, name)
-    if tensor is not None:
-        _replace(module, name, tensor.detach()[kept.to(tensor.device)])
 
 
 def _replace(module: nn.Module, name: str, values: Tensor) -> None:
@@ -300,11 +286,8 @@ def _replace(module: nn.Module, name: str, values: Tensor) -> None:
         setattr(module, name, new)
 
 
-def _set_sizes(module: nn.Module, inputs: int | None = None, outputs: int | None = None) -> None:
-    kind = "features" if isinstance(module, nn.Linear) else "channels"
-    for side, size in (("in", inputs), ("out", outputs)):
-        if size is not None:
-            setattr(module, f"{side}_{kind}", size)
+def _set_size(module: nn.Module, side: str, size: int) -> None:
+    setattr(module, f"{side}_{'features' if isinstance(module, nn.Linear) else 'channels'}", size)
 
 
 def _replace_activation(model: nn.Module, plan: LayerPlan, kept: Tensor) -> None:
@@ -319,17 +302,6 @@ def _replace_activation(model: nn.Module, plan: LayerPlan, kept: Tensor) -> None
     holder = model.get_submodule(parent)
     new.train(holder.get_submodule(name).training)
     setattr(holder, name, new)
-
-
-def _steps(plan: LayerPlan) -> list[Done]:
-    name = plan.layer.name
-    mirrored = (*plan.merged.get("mirrored", ()), *plan.folds)
-    steps: list[tuple[str, Any]] = [
-        ("dead", tuple(plan.dead)),
-        ("duplicate", tuple(plan.merged.get("duplicate", ()))),
-        ("mirrored", tuple(mirrored)),
-    ]
-    return [Done(name, action, units) for action, units in steps if units]
 
 
 def _count(model: nn.Module) -> int:
@@ -519,14 +491,10 @@ def _tensors(
             yield place, plain if plain.layout == torch.strided else plain.to_dense()
     elif isinstance(value, bool | int | float | complex):
         yield place, torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-    elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield from _tensors(part, f"{place}.{index}", above)
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _tensors(part, f"{place}.{key}", above)
     elif not isinstance(value, nn.Module | type):
-        for key, part in getattr(value, "__dict__", {}).items():
+        value = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+        parts = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+        for key, part in parts.items():
             yield from _tensors(part, f"{place}.{key}", above)
 
 

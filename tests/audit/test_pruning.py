@@ -432,11 +432,7 @@ def net(way):
 
 
 TWO = two("first", "second")
-NET = {
-    ("first", "dead"): (1,),
-    ("first", "duplicate"): ((0, 2),),
-    ("first", "mirrored"): ((3, 5),),
-}
+NET = {("first", "dead"): (1,), ("first", "duplicate"): ((0, 2),), ("first", "mirrored"): ((3, 5),)}
 
 
 class TestForwardPasses:

@@ -86,9 +86,7 @@ class TestRoundTrip:
         assert not same(changed(record, rows=1), record)
 
     @settings(
-        deadline=None,
-        max_examples=60,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
     @given(
         number=st.floats(allow_nan=True, allow_infinity=True),

@@ -100,9 +100,7 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     figure = Figure(figsize=(WIDTH, height))
     FigureCanvasAgg(figure)
     left, right = 0.09, 0.84
-    ax = figure.add_axes(
-        (left, _BOTTOM / height, right - left, 1 - (_TOP + _BOTTOM) / height),
-    )
+    ax = figure.add_axes((left, _BOTTOM / height, right - left, 1 - (_TOP + _BOTTOM) / height))
     places, band = _places(record, layer, order)
     reach = _reach(layer, places)
     rows = np.arange(len(order))

@@ -57,8 +57,7 @@ VERDICTS = {
         "Hyperplanes pass through classes about as often as by chance.",
     ),
     "too few units": Look(
-        *("few", "…", "#6b7480", "dim"),
-        "The layer has too few live units to tell it from chance.",
+        *("few", "…", "#6b7480", "dim"), "The layer has too few live units to tell it from chance."
     ),
     "not judged": Look(
         *("unjudged", "?", "#6b7480", "dim"),
@@ -207,9 +206,7 @@ _COLUMNS = (
     _Column("Mirrored pairs", "pairs of units with opposite directions", "mirrored_pairs"),
     _Column("Duplicate pairs", "pairs of units with the same hyperplane", "duplicate_pairs"),
     _Column(
-        "Sphericity",
-        "how far the layer's output is from white: 0 is exact whitening",
-        "sphericity",
+        "Sphericity", "how far the layer's output is from white: 0 is exact whitening", "sphericity"
     ),
     _Column(
         "Perturbation index",
