@@ -12,6 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mahalens.auditing.record import AuditRecord, Settings
 from mahalens.auditing.record_tables import shortened
 from mahalens.auditing.verdict import RULE
@@ -19,6 +21,7 @@ from mahalens.errors import InputError
 from mahalens.files import write_file
 from mahalens.report.audit.payload import as_script, page_data
 from mahalens.report.audit.tables import layer_table, with_visible_text, words_of
+from mahalens.report.tables import environment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,15 +86,13 @@ def _write_figures(record: AuditRecord, folder: Path) -> None:
     from mahalens.report.audit.strips import draw_overview, draw_strips
     from mahalens.report.style import styled
 
-    written = set()
+    written = []
     with styled():
         if record.layers:
             write_file(folder / "overview.png", _as_png(draw_overview(record)))
-            written.add("overview.png")
-        for number, layer in enumerate(record.layers[:DRAWN_LAYERS], start=1):
-            name = figure_name(number, layer.name)
-            write_file(folder / name, _as_png(draw_strips(record, layer)))
-            written.add(name)
+        for place, layer in enumerate(record.layers[:DRAWN_LAYERS], start=1):
+            written.append(figure_name(place, layer.name))
+            write_file(folder / written[-1], _as_png(draw_strips(record, layer)))
     # Figures of an earlier record would show what this one does not hold.
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -101,98 +102,78 @@ def _write_figures(record: AuditRecord, folder: Path) -> None:
 
 def render_audit_page(record: AuditRecord) -> str:
     """Return the page as text: one HTML document that refers to nothing outside itself."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("mahalens.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     record = with_visible_text(record)
-    script = _page_script()
+    folder = files("mahalens.report") / "templates" / "audit"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return environment.get_template("audit/page.html.j2").render(
-        title=record.model,
-        headline=record.verdict,
-        lead=lead(record),
-        **layer_table(record),
-        rule=RULE,
-        words=words_of(record),
-        skipped=record.skipped,
-        notes=record.notes,
-        settings=settings_of(record),
-        again=again(record),
-        most_drawn=DRAWN_LAYERS,
-        # Only this very script may run, whatever a name in the record holds.
-        script=Markup(script),
-        script_hash=f"'sha256-{digest}'",
-        data=Markup(as_script(page_data(record))),
+    return (
+        environment()
+        .get_template("audit/page.html.j2")
+        .render(
+            title=record.model,
+            headline=record.verdict,
+            lead=lead(record),
+            **layer_table(record),
+            rule=RULE,
+            words=words_of(record),
+            skipped=record.skipped,
+            notes=record.notes,
+            settings=settings_of(record),
+            again=again(record),
+            most_drawn=DRAWN_LAYERS,
+            # Only this very script may run, whatever a name in the record holds.
+            script=Markup(script),
+            script_hash=f"'sha256-{digest}'",
+            data=Markup(as_script(page_data(record))),
+        )
     )
 
 
 def lead(record: AuditRecord) -> list[tuple[str, str]]:
     """Return short facts that stand under the headline."""
-    data = record.data
-    facts = [("Network", record.model)]
-    if record.accuracy is not None:
-        facts.append(("Accuracy", f"{100 * record.accuracy:.2f} %"))
+    data, layers = record.data, len(record.layers)
     shape = " × ".join(str(size) for size in data.shape) or "one number"
     samples = f"{data.samples:,} samples of {shape}"
-    facts.append(("Data", f"{data.source}, {samples}" if data.source else samples))
-    if data.labels == "given":
-        facts.append(("Classes", f"{len(data.classes):,}"))
-    elif data.labels == "clusters":
-        facts.append(("Clusters", f"{len(data.classes):,}, found by k-means: there were no labels"))
-    else:
-        facts.append(("Classes", "none: the data has no labels"))
     units = sum(layer.units_count for layer in record.layers)
-    layers = len(record.layers)
-    facts.append(("Read", f"{layers:,} layer{'' if layers == 1 else 's'}, {units:,} units"))
-    return facts
+    classes = {
+        "given": ("Classes", f"{len(data.classes):,}"),
+        "clusters": ("Clusters", f"{len(data.classes):,}, found by k-means: there were no labels"),
+    }
+    accuracy = record.accuracy
+    return [
+        ("Network", record.model),
+        *([] if accuracy is None else [("Accuracy", f"{100 * accuracy:.2f} %")]),
+        ("Data", f"{data.source}, {samples}" if data.source else samples),
+        classes.get(data.labels, ("Classes", "none: the data has no labels")),
+        ("Read", f"{layers:,} layer{'' if layers == 1 else 's'}, {units:,} units"),
+    ]
 
 
 def settings_of(record: AuditRecord) -> list[tuple[str, str]]:
     """Return the settings in words."""
-    shown = []
-    for name in record.settings.__struct_fields__:
-        value = getattr(record.settings, name)
+
+    def text(value: Any) -> str:
         if isinstance(value, tuple):
-            text = ", ".join(f"{item:g}" for item in value) or "none"
-        elif isinstance(value, float):
-            text = f"{value:g}"
-        else:
-            text = "none" if value is None else f"{value:,}"
-        shown.append((_SETTINGS.get(name, name), text))
-    return shown
+            return ", ".join(f"{item:g}" for item in value) or "none"
+        return "none" if value is None else f"{value:g}" if type(value) is float else f"{value:,}"
+
+    return [(_SETTINGS[name], text(getattr(record.settings, name))) for name in _SETTINGS]
 
 
 def again(record: AuditRecord) -> dict[str, Any]:
     """Return how to make the record and the page again."""
-    usual = Settings()
-    changed = [
-        f", {name}={getattr(record.settings, name)!r}"
-        for name in record.settings.__struct_fields__
-        if getattr(record.settings, name) != getattr(usual, name)
-    ]
+    usual = msgspec.structs.asdict(Settings())
+    settings = msgspec.structs.asdict(record.settings).items()
+    changed = "".join(f", {name}={value!r}" for name, value in settings if value != usual[name])
     return {
-        "code": (
-            f"record = mahalens.audit(model, data{''.join(changed)})\n"
-            'record.save("audit.safetensors")'
-        ),
+        "code": f'record = mahalens.audit(model, data{changed})\nrecord.save("audit.safetensors")',
         "page": "mahalens report FOLDER",
         "versions": f"mahalens {record.mahalens} and torch {record.torch}",
         "shortened": shortened(record),
     }
-
-
-def _page_script() -> str:
-    """Return the script of the page: its parts in order, in a scope of their own."""
-    folder = files("mahalens.report") / "templates" / "audit"
-    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
 
 
 def _as_png(figure: Figure) -> bytes:

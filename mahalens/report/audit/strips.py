@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -48,15 +49,7 @@ def draw_overview(record: AuditRecord) -> Figure:
         ax.plot([share], [row], "o", color=colour, ms=9, mec="white", zorder=4)
         dead = len(layer.units.dead)
         text = f"{layer.verdict.word}{f', {dead} dead' if dead else ''}"
-        ax.text(
-            1.02,
-            row,
-            plain(text),
-            transform=ax.get_yaxis_transform(),
-            va="center",
-            color=colour,
-            fontsize=9,
-        )
+        _beside(ax, row, text, 1.02, color=colour, fontsize=9)
     names = [short_name(layer.name) + f"  ({layer.units_count:,})" for layer in layers]
     ax.set_yticks(np.arange(len(layers)), [plain(name) for name in names])
     ax.set(xlim=(-0.02, 1.02), ylim=(max(len(layers), 2) - 0.5, -0.5))
@@ -72,13 +65,8 @@ def draw_overview(record: AuditRecord) -> Figure:
     words = dict.fromkeys(layer.verdict.word for layer in layers if layer.verdict.word in VERDICTS)
     handles = [Line2D([], [], ls="", marker="o", color=VERDICTS[w].colour, ms=8) for w in words]
     handles.append(Line2D([], [], ls="", marker="|", color=INK, ms=11, mew=2))
-    figure.legend(
-        handles=handles,
-        labels=[*words, "by chance"],
-        loc="lower center",
-        ncols=len(handles),
-        handletextpad=0.4,
-    )
+    labels, columns = [*words, "by chance"], len(handles)
+    figure.legend(handles, labels, loc="lower center", ncols=columns, handletextpad=0.4)
     return figure
 
 
@@ -104,20 +92,14 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
     places, band = _places(record, layer, order)
     reach = _reach(layer, places)
     rows = np.arange(len(order))
-    ax.barh(
-        rows,
-        np.clip(band[:, 1], -reach, reach) - np.clip(band[:, 0], -reach, reach),
-        left=np.clip(band[:, 0], -reach, reach),
-        height=0.62,
-        color=_BAND,
-        zorder=1,
-    )
+    low, high = np.clip(band, -reach, reach).T
+    ax.barh(rows, high - low, left=low, height=0.62, color=_BAND, zorder=1)
     ax.axvline(0, color=INK, lw=1.6, zorder=2)
-    _draw_marks(ax, record, layer, order, places, reach)
+    _draw_marks(ax, layer, order, places, reach)
     ax.set(xlim=(-1.04 * reach, 1.04 * reach), ylim=(max(len(order), 3) - 0.4, -0.6))
     ax.set_yticks([])  # names stand as texts, which are drawn far faster than ticks
     for row, unit in enumerate(order):
-        _beside(ax, row, f"unit {unit}", left=True)
+        _beside(ax, row, f"unit {unit}", -0.01, ha="right")
     ax.set_xlabel("distance from the hyperplane z = 0, in spreads (standard deviations) of z")
     _name_nearest(ax, record, layer, order, near)
     name = layer.name if len(layer.name) <= _LONGEST else layer.name[: _LONGEST - 1] + "…"
@@ -134,11 +116,8 @@ def draw_strips(record: AuditRecord, layer: LayerRecord) -> Figure:
 
 def _grouped(layer: LayerRecord, order: list[int]) -> list[int]:
     """Return units of the same nearest class together, the nearest first."""
-    planes = layer.hyperplanes
-    if planes is None or planes.nearest is None:
-        return order
-    owner = planes.nearest.numpy()
-    return sorted(order, key=lambda u: (owner[u] < 0, owner[u]))
+    owner = getattr(layer.hyperplanes, "nearest", None)
+    return order if owner is None else sorted(order, key=lambda u: (owner[u] < 0, owner[u]))
 
 
 def _places(record: AuditRecord, layer: LayerRecord, order: list[int]) -> tuple[Floats, Floats]:
@@ -165,12 +144,7 @@ def _reach(layer: LayerRecord, places: Floats) -> float:
 
 
 def _draw_marks(
-    ax: Axes,
-    record: AuditRecord,
-    layer: LayerRecord,
-    order: list[int],
-    places: Floats,
-    reach: float,
+    ax: Axes, layer: LayerRecord, order: list[int], places: Floats, reach: float
 ) -> None:
     planes, classes = layer.hyperplanes, places.shape[1]
     by_class = layer.units.class_mean is not None
@@ -188,18 +162,10 @@ def _draw_marks(
         colour, marker = class_mark(labels[0], classes) if by_class else (INK, "o")
         for which, size, edge, width in ((~hit, 20, "white", 0.4), (hit, 52, INK, 1.3)):
             row, column = np.nonzero(which[:, labels])
+            look: dict[str, Any] = {"marker": marker, "color": colour, "edgecolors": edge}
+            look |= {"s": size, "linewidths": width, "zorder": 5 if edge == INK else 3}
             if len(row):
-                ax.scatter(
-                    inside[:, labels][row, column],
-                    row,
-                    s=size,
-                    marker=marker,
-                    color=colour,
-                    edgecolors=edge,
-                    linewidths=width,
-                    zorder=5 if edge == INK else 3,
-                    clip_on=False,
-                )
+                ax.scatter(inside[:, labels][row, column], row, clip_on=False, **look)
 
 
 def _name_nearest(
@@ -217,24 +183,13 @@ def _name_nearest(
             if np.isfinite(near[unit]):
                 text = f"{'through' if strong else 'nearest'} {name}, {number(near[unit], 2)}"
         text = "dead" if unit in dead else text
-        _beside(ax, row, text, color=INK if strong else GREY, bold=strong)
+        look: dict[str, Any] = {"color": INK, "fontweight": "bold"} if strong else {"color": GREY}
+        _beside(ax, row, text, 1.015, **look)
 
 
-def _beside(
-    ax: Axes, row: int, text: str, left: bool = False, color: str = INK, bold: bool = False
-) -> None:
-    ax.text(
-        -0.01 if left else 1.015,
-        row,
-        text,
-        transform=ax.get_yaxis_transform(),
-        fontsize=7.5,
-        ha="right" if left else "left",
-        va="center",
-        color=color,
-        fontweight="bold" if bold else "normal",
-        parse_math=False,
-    )
+def _beside(ax: Axes, row: int, text: str, x: float, **look: Any) -> None:
+    look = {"fontsize": 7.5, "va": "center", "parse_math": False, "color": INK, **look}
+    ax.text(x, row, text, transform=ax.get_yaxis_transform(), **look)
 
 
 def _legend(figure: Figure, record: AuditRecord, layer: LayerRecord) -> None:
@@ -255,13 +210,7 @@ def _legend(figure: Figure, record: AuditRecord, layer: LayerRecord) -> None:
     entries.append((ring, "passed through"))
     band = Patch(facecolor=_BAND)
     entries.append((band, f"{100 * ends[low]:g} to {100 * ends[high]:g} % of the rows"))
-    figure.legend(
-        handles=[handle for handle, _ in entries],
-        labels=[label for _, label in entries],
-        loc="lower center",
-        ncols=min(len(entries), 7),
-        fontsize=8,
-        handletextpad=0.5,
-        handlelength=1.4,
-        columnspacing=1.4,
-    )
+    handles, labels = zip(*entries, strict=True)
+    spaces = {"handletextpad": 0.5, "handlelength": 1.4, "columnspacing": 1.4}
+    columns = min(len(entries), 7)
+    figure.legend(handles, labels, loc="lower center", ncols=columns, fontsize=8, **spaces)

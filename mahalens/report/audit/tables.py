@@ -8,7 +8,7 @@ from itertools import compress
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from mahalens.auditing.record import AuditRecord, LayerRecord
@@ -83,17 +83,16 @@ def look_of(word: str) -> Look:
 def words_of(record: AuditRecord) -> list[dict[str, Any]]:
     """Return the verdicts that occur, in a fixed order: their look, count and meaning."""
     counts = Counter(layer.verdict.word for layer in record.layers)
-    words = [word for word in VERDICTS if word in counts]
-    words += [word for word in counts if word not in VERDICTS]
+    looks = {word: look_of(word) for word in {**VERDICTS, **counts} if word in counts}
     return [
         {
             "word": word,
-            "kind": look_of(word).kind,
-            "symbol": look_of(word).symbol,
+            "kind": look.kind,
+            "symbol": look.symbol,
             "count": counts[word],
-            "meaning": look_of(word).meaning,
+            "meaning": look.meaning,
         }
-        for word in words
+        for word, look in looks.items()
     ]
 
 
@@ -106,9 +105,8 @@ def with_visible_text(value: T) -> T:
     if isinstance(value, str):
         shown = printable(value)
     elif isinstance(value, msgspec.Struct):
-        parts = {name: getattr(value, name) for name in value.__struct_fields__}
-        changed = {name: with_visible_text(part) for name, part in parts.items()}
-        shown = msgspec.structs.replace(value, **changed)
+        parts = msgspec.structs.asdict(value).items()
+        shown = type(value)(**{name: with_visible_text(part) for name, part in parts})
     elif isinstance(value, dict):
         shown = {printable(name): with_visible_text(part) for name, part in value.items()}
     elif isinstance(value, tuple) and not (value and isinstance(value[0], int)):
@@ -123,14 +121,12 @@ def rarest(layer: LayerRecord) -> tuple[str | None, tuple[int, ...]]:
     return threshold, () if threshold is None else layer.units.rare[threshold]
 
 
-def percent(share: float | None) -> str:
+def percent(share: float) -> str:
     """Return a share in per cent, with as many figures as tell something.
 
-    >>> percent(0.12345), percent(1.0), percent(0.0004), percent(None)
-    ('12 %', '100 %', '0.04 %', '–')
+    >>> percent(0.12345), percent(1.0), percent(0.0004)
+    ('12 %', '100 %', '0.04 %')
     """
-    if share is None or not is_number(share):
-        return MISSING
     value = 100 * share
     if 0 < value < 1:
         return f"{number(value, figures=1)} %"
@@ -173,47 +169,42 @@ def short_name(name: str) -> str:
 # --- On the page --------------------------------------------------------------------------------
 
 
-class _Column(NamedTuple):
-    label: str
-    help: str
-    value: str
-    """Its key in the row of ``layers.csv``, or ``rare``."""
-    text: Callable[[Any], str] = number
-
-
-_COLUMNS = (
-    _Column(
+# By key in the row of ``layers.csv``, or ``rare``: label, help, and how a value is written.
+_COLUMNS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "score": (
         "Score",
         "how much more often hyperplanes pass through classes than by chance, −1 to 1; "
         "below it its 95 % interval, where one was measured",
-        *("score", signed),
+        signed,
     ),
-    _Column(
+    "share": (
         "Through a class",
         "share of the live units whose hyperplane passes through a class; the tick is chance",
-        *("share", percent),
+        percent,
     ),
-    _Column(
+    "chance": (
         "By chance",
         "share expected if every hyperplane were moved to the row of a random sample",
-        *("chance", percent),
+        percent,
     ),
-    _Column("Units", "", "units"),
-    _Column("Kind", "", "kind", str),
-    _Column("Activation", "the function that follows", "activation", str),
-    _Column("Dead", "units that are never active", "dead"),
-    _Column("Rare", "units that are rarely active, dead ones included", "rare"),
-    _Column("Mirrored pairs", "pairs of units with opposite directions", "mirrored_pairs"),
-    _Column("Duplicate pairs", "pairs of units with the same hyperplane", "duplicate_pairs"),
-    _Column(
-        "Sphericity", "how far the layer's output is from white: 0 is exact whitening", "sphericity"
+    "units": ("Units", "", number),
+    "kind": ("Kind", "", str),
+    "activation": ("Activation", "the function that follows", str),
+    "dead": ("Dead", "units that are never active", number),
+    "rare": ("Rare", "units that are rarely active, dead ones included", number),
+    "mirrored_pairs": ("Mirrored pairs", "pairs of units with opposite directions", number),
+    "duplicate_pairs": ("Duplicate pairs", "pairs of units with the same hyperplane", number),
+    "sphericity": (
+        "Sphericity",
+        "how far the layer's output is from white: 0 is exact whitening",
+        number,
     ),
-    _Column(
+    "perturbation_index": (
         "Perturbation index",
         "−1: relies on intensities only; 1: on distances only",
-        *("perturbation_index", signed),
+        signed,
     ),
-)
+}
 
 
 def layer_table(record: AuditRecord) -> dict[str, Any]:
@@ -228,40 +219,39 @@ def layer_table(record: AuditRecord) -> dict[str, Any]:
         {"label": "Verdict", "help": "see the words and the rule below", "text": True},
     ]
     heads += [
-        {"label": column.label, "help": column.help, "text": column.text is str}
-        for column in compress(_COLUMNS, known)
+        {"label": label, "help": text, "text": write is str}
+        for label, text, write in compress(_COLUMNS.values(), known)
     ]
     return {"rows": rows, "columns": heads}
 
 
 def _page_row(place: int, layer: LayerRecord) -> dict[str, Any]:
     """Return a line of the table: what is shown, and what it is sorted by."""
-    row = _row(layer)
-    look = look_of(layer.verdict.word)
+    row, verdict = _row(layer), layer.verdict
+    look = look_of(verdict.word)
     return {
         "place": place,
         "name": layer.name,
         "shown": short_name(layer.name),
-        "verdict": layer.verdict.word,
+        "verdict": verdict.word,
         "verdict_kind": look.kind,
         "meaning": look.meaning,
         "symbol": look.symbol,
-        "share": _position(layer.verdict.share),
-        "chance": _position(layer.verdict.chance),
-        "cells": [_cell(layer, column, row[column.value]) for column in _COLUMNS],
+        **{name: _position(getattr(verdict, name)) for name in ("share", "chance")},
+        "cells": [_cell(layer, name, row[name]) for name in _COLUMNS],
     }
 
 
-def _cell(layer: LayerRecord, column: _Column, value: Any) -> dict[str, Any]:
+def _cell(layer: LayerRecord, column: str, value: Any) -> dict[str, Any]:
     """Return a cell; one with a value that is missing or not finite is always sorted last."""
-    texts = column.text is str
-    known = texts or is_number(value)
+    write = _COLUMNS[column][2]
+    known = write is str or is_number(value)
     return {
-        "text": column.text(value) if known else MISSING,
-        "sort": value if texts else repr(value) if known else "",
-        "numeric": not texts,
-        "bar": column.value == "share" and known,
-        "below": interval_of(layer.verdict) if column.value == "score" else "",
+        "text": write(value) if known else MISSING,
+        "sort": value if write is str else repr(value) if known else "",
+        "numeric": write is not str,
+        "bar": column == "share" and known,
+        "below": interval_of(layer.verdict) if column == "score" else "",
     }
 
 
@@ -281,6 +271,9 @@ def _position(share: float | None) -> str | None:
 # --- In the terminal ----------------------------------------------------------------------------
 
 
+_NUMBERS = ("units", "dead", "rare", "saturated", "mirrored", "duplicate", "through", "chance")
+
+
 def layers_table(record: AuditRecord) -> Table:
     """Return a line for each layer: what it is, what is wrong with its units, and the verdict."""
     record = with_visible_text(record)
@@ -294,18 +287,15 @@ def layers_table(record: AuditRecord) -> Table:
         counts = ", ".join(f"{count} {word}" for word, count in words.items())
         legend.insert(0, f"and {len(rest)} more layers, in layers.csv: {counts}")
     table = Table(
+        *(Column(name, overflow="fold") for name in ("layer", "kind")),
+        *(Column(name, justify="right") for name in (*_NUMBERS, *["index"][:perturbed], "score")),
+        "verdict",
         title=Text(title),
         title_justify="left",
         title_style="bold",
         caption=Text("\n".join([*legend, *shortened(record)])),
         caption_justify="left",
     )
-    for name in ("layer", "kind"):
-        table.add_column(name, overflow="fold")
-    names = ["units", "dead", "rare", "saturated", "mirrored", "duplicate", "through", "chance"]
-    for name in [*names, *(["index"] if perturbed else []), "score"]:
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
     for layer in record.layers[:MOST_LAYERS]:
         table.add_row(*_terminal_row(layer, perturbed))
     return table
@@ -314,17 +304,14 @@ def layers_table(record: AuditRecord) -> Table:
 def _terminal_row(layer: LayerRecord, perturbed: bool) -> list[str | Text]:
     row, verdict = _row(layer), layer.verdict
     follows = "" if layer.activation == "none" else f" + {layer.activation}"
-    counts = [row[name] for name in ("dead", "rare", "saturated")]
-    counts += [row[name] for name in ("mirrored_pairs", "duplicate_pairs")]
+    counts = [row[f"{n}{'_pairs' * (n in ('mirrored', 'duplicate'))}"] for n in _NUMBERS[1:6]]
+    shares = (verdict.share, verdict.chance)
     cells: list[str | Text] = [
         Text(layer.name),  # as it is: rich would take [b] for markup
         Text(f"{layer.kind}{follows}"),
         f"{layer.units_count:,}",
         *("" if count is None else f"{count:,}" if count else MISSING for count in counts),
-        *(
-            MISSING if share is None else f"{share:.0%}"
-            for share in (verdict.share, verdict.chance)
-        ),
+        *(MISSING if share is None else f"{share:.0%}" for share in shares),
     ]
     if perturbed:
         index = row["perturbation_index"]
