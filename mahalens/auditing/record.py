@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -315,7 +315,9 @@ def _save(record: AuditRecord, path: Path) -> None:
         )
     try:
         with replacing(path) as temporary:
-            save_file(_without_shared_memory(tensors), temporary, {KEY: text})
+            # Cloned, as the format has no two names for one memory.
+            plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+            save_file(plain, temporary, {KEY: text})
     except SafetensorError as error:
         raise InputError(f"{path}: cannot be written ({_line(error)})") from None
 
@@ -392,18 +394,6 @@ def _from_plain(value: Any, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _without_shared_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the same tensors, each in memory of its own: the format has no two names for one."""
-    seen: set[int] = set()
-    ready = {}
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        ready[name] = plain.clone() if place in seen else plain
-        seen.add(place)
-    return ready
-
-
 def _damaged(path: Path, why: object) -> InputError:
     return InputError(f"{path}: is a damaged audit ({_line(why)}); audit again, or bring a copy")
 
@@ -417,76 +407,67 @@ def _check_record(record: AuditRecord) -> None:
 
     ``msgspec`` has checked the types of all that is no tensor before.
     """
-    names = [layer.name for layer in record.layers]
-    if len(set(names)) != len(names):
-        raise ValueError("two layers have the same name")
-    if record.data.counts and len(record.data.counts) != len(record.data.classes):
-        raise ValueError("data.counts and data.classes differ in length")
-    if record.data.image is not None and any(size < 1 for size in record.data.image):
-        raise ValueError("data.image has a side without pixels")
-    examples = record.examples
-    if (examples is None) != (record.example_samples is None):
-        raise ValueError("examples and example_samples belong together")
+    names, data, examples = [layer.name for layer in record.layers], record.data, record.examples
+    _require(len(set(names)) == len(names), "two layers have the same name")
+    same = not data.counts or len(data.counts) == len(data.classes)
+    _require(same, "data.counts and data.classes differ in length")
+    _require(all(size > 0 for size in data.image or ()), "data.image has a side without pixels")
+    together = (examples is None) == (record.example_samples is None)
+    _require(together, "examples and example_samples belong together")
     for name in ("example_samples", "example_labels"):
-        tensor = getattr(record, name)
-        if tensor is None:
-            continue
-        if tensor.ndim != 1 or tensor.dtype != torch.int64:
-            raise ValueError(f"{name} is no vector of whole numbers")
-        if examples is None or examples.ndim < 1 or len(examples) != len(tensor):
-            raise ValueError(f"examples and {name} differ in length")
+        if (tensor := getattr(record, name)) is not None:
+            vector = tensor.ndim == 1 and tensor.dtype == torch.int64
+            _require(vector, f"{name} is no vector of whole numbers")
+            same = examples is not None and examples.shape[:1] == tensor.shape
+            _require(same, f"examples and {name} differ in length")
     for layer in record.layers:
-        _check_layer(layer, len(record.data.classes), len(record.settings.quantiles))
+        _check_layer(layer, len(data.classes), len(record.settings.quantiles))
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
 
 
 def _check_layer(layer: LayerRecord, classes: int, levels: int) -> None:
+    here = f"layer {layer.name}:"
     sizes = {"K": layer.units_count, "C": classes, "Q": levels, "H": max(classes, 1)}
-    values = [
-        (f"layer {layer.name}: {part}.{name}", getattr(getattr(layer, part), name), field)
-        for part, fields in FIELDS.items()
-        for name, field in fields.items()
-        if getattr(layer, part) is not None
-    ]
-    for where, value, field in values:
-        if isinstance(value, Tensor):
-            _check_tensor(where, value, field, sizes)
-    for where, value, field in values:
-        if field.kind in ("units", "pairs"):
-            _check_units(where, _flat(value), layer.units_count)
-    for suggestion in layer.suggestions:
-        _check_units(f"layer {layer.name}: {suggestion.action}", suggestion.units, sizes["K"])
+    units = {f"{here} {suggestion.action}": suggestion.units for suggestion in layer.suggestions}
+    for part, fields in FIELDS.items():
+        for name, field in fields.items() if getattr(layer, part) is not None else ():
+            value, where = getattr(getattr(layer, part), name), f"{here} {part}.{name}"
+            if isinstance(value, Tensor):
+                _check_tensor(where, value, field, sizes)
+            elif field.kind in ("units", "pairs"):
+                units[where] = _flat(value)
+    for where, numbers in units.items():
+        named = all(0 <= unit < layer.units_count for unit in numbers)
+        _require(named, f"{where} names a unit that is not among {layer.units_count}")
     if layer.histograms is not None:
         counts = layer.histograms.counts
-        if sizes["U"] != len(layer.histograms.units) or sizes["E"] != sizes["B"] + 1:
-            raise ValueError(f"layer {layer.name}: the parts of histograms differ in length")
-        if not bool(((counts >= 0) & counts.isfinite()).all()):
-            raise ValueError(f"layer {layer.name}: histograms.counts holds what is no count")
+        fits = sizes["U"] == len(layer.histograms.units) and sizes["E"] == sizes["B"] + 1
+        _require(fits, f"{here} the parts of histograms differ in length")
+        whole = bool(((counts >= 0) & counts.isfinite()).all())
+        _require(whole, f"{here} histograms.counts holds what is no count")
     nearest = None if layer.hyperplanes is None else layer.hyperplanes.nearest
-    if nearest is not None and not bool(((nearest >= -1) & (nearest < classes)).all()):
-        raise ValueError(f"layer {layer.name}: nearest names a class that is not among {classes}")
+    known = nearest is None or bool(((nearest >= -1) & (nearest < classes)).all())
+    _require(known, f"{here} nearest names a class that is not among {classes}")
 
 
 def _check_tensor(where: str, tensor: Tensor, field: Field, sizes: dict[str, int]) -> None:
-    if tensor.ndim != len(field.axes):
-        raise ValueError(f"{where} has {tensor.ndim} axes in place of {len(field.axes)}")
+    axes = f"{where} has {tensor.ndim} axes in place of {len(field.axes)}"
+    _require(tensor.ndim == len(field.axes), axes)
     for axis, length in zip(field.axes, tensor.shape, strict=True):
-        if axis != "?" and sizes.setdefault(axis, length) != length:
-            raise ValueError(f"{where} has a length of {length} in place of {sizes[axis]}")
+        same = axis == "?" or sizes.setdefault(axis, length) == length
+        _require(same, f"{where} has a length of {length} in place of {sizes.get(axis)}")
     dtype = str(tensor.dtype).removeprefix("torch.")
     allowed = {"count": True, "float": tensor.dtype.is_floating_point}
-    if not allowed.get(field.kind, dtype == field.kind):
-        raise ValueError(f"{where} is of type {dtype}")
+    _require(allowed.get(field.kind, dtype == field.kind), f"{where} is of type {dtype}")
 
 
-def _check_units(where: str, units: Iterable[int], count: int) -> None:
-    if any(not 0 <= unit < count for unit in units):
-        raise ValueError(f"{where} names a unit that is not among {count}")
-
-
-def _flat(value: Any) -> Iterator[int]:
-    """Yield every number in numbers, pairs of them, or a dictionary of them."""
-    for part in value.values() if isinstance(value, dict) else value:
-        if isinstance(part, int):
-            yield part
-        else:
-            yield from _flat(part)
+def _flat(value: Any) -> tuple[int, ...]:
+    """Return every number in numbers, pairs of them, or a dictionary of them."""
+    if isinstance(value, int):
+        return (value,)
+    parts = value.values() if isinstance(value, dict) else value
+    return tuple(number for part in parts for number in _flat(part))

@@ -97,105 +97,77 @@ def suggest(
         'saves 1 of 4 units (25 %), 7 weights here and the column of out that reads each'
     """
     exact = feeds is not None and activation in _PER_UNIT
-    suggestions = [
-        *_dead(units, feeds, inputs, exact),
-        *_duplicates(units, pairs, activation, inputs, exact),
-        *_mirrored(units, pairs, activation, inputs, exact),
-        *_input(whitening, input_mean, input_std),
-        *_saturated(units, activation),
-    ]
-    return tuple(suggestions)
-
-
-def _dead(units: UnitReading, feeds: str | None, inputs: int, exact: bool) -> list[Suggestion]:
-    if not units.dead:
-        return []
-    saved = _saved(len(units.dead), len(units.active), inputs)
-    readers = f"the column of {feeds} that reads each" if feeds else "whatever reads them"
-    some = "one unit has" if len(units.dead) == 1 else f"{len(units.dead)} units have"
-    return [
-        Suggestion(
-            action="remove dead",
-            units=units.dead,
-            effect=f"saves {saved} and {readers}; the outputs on the audited data stay as they are",
-            exact=exact,
-        ),
-        Suggestion(
-            action="restart dead",
-            units=units.dead,
-            effect=f"{some} something to measure again, if new weights place the hyperplane in "
-            f"the data ({_share(len(units.dead), len(units.active))} of the layer); "
-            "the outputs change, so training must go on",
-            exact=False,
-        ),
-    ]
-
-
-def _duplicates(
-    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, exact: bool
-) -> list[Suggestion]:
-    spare = tuple(sorted({j for _, j in pairs.duplicate})) if pairs is not None else ()
-    if not spare:
-        return []
-    effect = f"saves {_saved(len(spare), len(units.active), inputs)}; "
-    if activation in HOMOGENEOUS:
-        effect += "the outputs stay as they are once what reads a copy is added to the original's"
-    else:
-        effect += (
-            f"the outputs stay as they are where copies have equal length, for {activation} does "
-            "not scale with its input; prune checks this"
+    count, dead, stuck = len(units.active), units.dead, units.saturated
+    copies = tuple(sorted({j for _, j in pairs.duplicate})) if pairs else ()
+    mirrored = pairs.mirrored if pairs and activation in ("relu", "abs") else ()
+    rows: list[tuple[str, tuple[int, ...], str, bool]] = []  # the fields of a suggestion
+    if dead:
+        readers = f"the column of {feeds} that reads each" if feeds else "whatever reads them"
+        effect = f"saves {_saved(len(dead), count, inputs)} and {readers}; the outputs on the "
+        rows.append(("remove dead", dead, f"{effect}audited data stay as they are", exact))
+        some = "one unit has" if len(dead) == 1 else f"{len(dead)} units have"
+        effect = (
+            f"{some} something to measure again, if new weights place the hyperplane in the data "
+            f"({_share(len(dead), count)} of the layer); the outputs change, so training must go on"
         )
-    return [Suggestion(action="merge duplicates", units=spare, effect=effect, exact=exact)]
+        rows.append(("restart dead", dead, effect, False))
+    if copies:
+        where = "once what reads a copy is added to the original's"
+        if activation not in HOMOGENEOUS:
+            where = f"where copies have equal length, for {activation} does not scale with its "
+            where += "input; prune checks this"
+        effect = f"saves {_saved(len(copies), count, inputs)}; the outputs stay as they are {where}"
+        rows.append(("merge duplicates", copies, effect, exact))
+    if mirrored:
+        effect = _folded(len(mirrored), activation, _saved(len(mirrored), count, inputs))
+        both = tuple(sorted(unit for pair in mirrored for unit in pair))
+        rows.append(("fold mirrored", both, effect, exact))
+    if reasons := _scales(whitening, input_mean, input_std):
+        effect = "; ".join(reasons) + "; gradient steps then suit all directions alike"
+        rows.append(("normalise input", (), effect, False))
+    if stuck:
+        flat = 100 * float(units.flat[list(stuck)].mean())
+        effect = (
+            f"{len(stuck)} of {count} units pass on gradients again: they are constant or at a "
+            f"flat end of {activation} (on {flat:.0f} % of the rows); smaller weights, or a bias "
+            "that brings their mean to the middle, change the outputs, so training must go on"
+        )
+        rows.append(("lower saturation", stuck, effect, False))
+    return tuple(Suggestion(action=a, units=u, effect=e, exact=x) for a, u, e, x in rows)
 
 
-def _mirrored(
-    units: UnitReading, pairs: PairReading | None, activation: str, inputs: int, exact: bool
-) -> list[Suggestion]:
-    if pairs is None or not pairs.mirrored or activation not in ("relu", "abs"):
-        return []
-    number = len(pairs.mirrored)
+def _folded(number: int, activation: str, saved: str) -> str:
     what = "1 pair becomes one unit" if number == 1 else f"{number} pairs become one unit each"
-    saved = _saved(number, len(units.active), inputs)
+    absolute, and_read, checked = "", ", since |-z| = |z|", "this"
     if activation == "relu":
-        effect = (
-            f"up to {what} with an absolute value, which saves {saved}; the outputs stay as they "
-            "are for pairs that share a hyperplane and are read with equal weights; "
-            "prune checks both"
-        )
-    else:
-        effect = (
-            f"up to {what}, which saves {saved}; the outputs stay as they are for pairs that share "
-            "a hyperplane, since |-z| = |z|; prune checks this"
-        )
-    both = tuple(sorted(unit for pair in pairs.mirrored for unit in pair))
-    return [Suggestion(action="fold mirrored", units=both, effect=effect, exact=exact)]
+        absolute, checked = " with an absolute value", "both"
+        and_read = " and are read with equal weights"
+    return (
+        f"up to {what}{absolute}, which saves {saved}; the outputs stay as they are for pairs that "
+        f"share a hyperplane{and_read}; prune checks {checked}"
+    )
 
 
-def _input(
+def _scales(
     whitening: WhiteningReading | None, mean: Tensor | None, std: Tensor | None
-) -> list[Suggestion]:
+) -> list[str]:
+    """Return what is wrong with the spectrum, the place and the spreads of the input."""
     reasons = []
     if whitening is not None and len(whitening.spectrum) > 1:
         condition = float(whitening.spectrum[0] / whitening.spectrum[-1])
         if condition >= CONDITION:
+            # Where rounding hides the number, a bound.
+            size = f"{condition:.1e}" if condition < _TOLD else f"above {_TOLD:.0e}"
             reasons.append(
-                "whitening it would bring its condition number from "
-                f"{_at_most(condition)} to 1, and normalising each input brings it nearer"
+                f"whitening it would bring its condition number from {size} to 1, and normalising "
+                "each input brings it nearer"
             )
-    if mean is not None and std is not None:
-        reasons += _scales(mean.to(torch.float64), std.to(torch.float64))
-    if not reasons:
-        return []
-    effect = "; ".join(reasons) + "; gradient steps then suit all directions alike"
-    return [Suggestion(action="normalise input", units=(), effect=effect, exact=False)]
-
-
-def _scales(mean: Tensor, std: Tensor) -> list[str]:
-    """Return what is wrong with the place and the spreads of single inputs."""
+    if mean is None or std is None:
+        return reasons
+    mean, std = mean.to(torch.float64), std.to(torch.float64)
     varying = torch.sort(std[(std > 0) & std.isfinite()]).values
     if len(varying) == 0 or not bool(mean.isfinite().all()):
-        return []
-    reasons = []
+        return reasons
     offset = float(torch.linalg.vector_norm(mean) / torch.linalg.vector_norm(varying))
     if offset >= OFFSET:
         reasons.append(f"its mean lies {offset:.1f} spreads from 0 and would lie at 0")
@@ -209,21 +181,6 @@ def _scales(mean: Tensor, std: Tensor) -> list[str]:
     return reasons
 
 
-def _saturated(units: UnitReading, activation: str) -> list[Suggestion]:
-    if not units.saturated:
-        return []
-    number = len(units.saturated)
-    flat = float(units.flat[list(units.saturated)].mean())
-    effect = (
-        f"{number} of {len(units.active)} units pass on gradients again: they are constant or at "
-        f"a flat end of {activation} (on {100 * flat:.0f} % of the rows); smaller weights, or a "
-        "bias that brings their mean to the middle, change the outputs, so training must go on"
-    )
-    return [
-        Suggestion(action="lower saturation", units=units.saturated, effect=effect, exact=False)
-    ]
-
-
 def _saved(spare: int, count: int, inputs: int) -> str:
     noun = "weight" if spare * inputs == 1 else "weights"
     return f"{spare} of {count} units ({_share(spare, count)}), {spare * inputs} {noun} here"
@@ -231,8 +188,3 @@ def _saved(spare: int, count: int, inputs: int) -> str:
 
 def _share(part: int, count: int) -> str:
     return f"{100 * part / count:.0f} %"
-
-
-def _at_most(condition: float) -> str:
-    """Return a condition number, or a bound where rounding hides the number."""
-    return f"{condition:.1e}" if condition < _TOLD else f"above {_TOLD:.0e}"

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -205,7 +205,7 @@ def layer_evidence(
     """Return the evidence for the verdict on a layer; ``resampled`` with the score's interval."""
     site, settings = gathered.site, gathered.settings
     shares = None
-    chosen = _placed_units(units, hyperplanes, site.output)
+    _, chosen, _ = _live(units, hyperplanes, site.output)
     if resampled and hyperplanes is not None and bool(chosen.any()):
         labels, moments = gathered.kept.labels, gathered.moments
         mean, std = units.mean[None], units.std[None]
@@ -245,27 +245,14 @@ def weigh(
     """Collect the evidence for a verdict on one layer.
 
     If every hyperplane would pass wherever it stood (q = 1), passing says nothing: the score is
-    0. Live units without a chance (their z does not vary) count in neither share.
-
-    Args:
-        units: how the units respond.
-        hyperplanes: where their hyperplanes lie; None where the weights are not known.
-        perturbation: None if it was not measured.
-        output: whether its units are outputs of the network.
-        unmarked: whether the layer is the output and no activation marks z = 0.
-        by_construction: whether the layer measures distances whatever its weights are.
-        shares: shares of the units that pass in resampled data, from
-            :func:`~mahalens.auditing.readings.resampled_shares`.
-        seed: of the draws of units.
+    0. Live units without a chance (their z does not vary) count in neither share. ``shares`` are
+    of the units that pass in resampled data (:func:`~mahalens.auditing.readings.resampled_shares`).
     """
-    live = _live(units, output)
-    placed = _placed_units(units, hyperplanes, output)
-    number, passing, common = int(placed.sum()), 0, 0
+    live, placed, shared = _live(units, hyperplanes, output)
+    number, passing = int(placed.sum()), 0
     chance = p_chance = interval = None
     least_p, where, excess = 1.0, "a class", torch.zeros(0, dtype=torch.float64)
     if hyperplanes is not None:
-        shared = _common(hyperplanes) & live
-        common = int(shared.sum())
         excess = (hyperplanes.through.double() - hyperplanes.chance.double()).masked_fill(shared, 0)
         excess = excess[placed | shared]
         where = "the data's mean" if hyperplanes.nearest is None else "a class"
@@ -282,7 +269,7 @@ def weigh(
         chance=chance,
         passing=passing,
         placed=number,
-        common=common,
+        common=int(shared.sum()),
         where=where,
         excess=excess,
         p_chance=p_chance,
@@ -369,22 +356,20 @@ def _verdict(
                 f"({_percent(layer.share)}, {_percent(layer.chance)} by chance)"
             )
         if layer.common:
-            are = "is" if layer.common == 1 else "are"
+            are = ("is", "are")[layer.common > 1]
             reasons.append(f"{layer.common} {are} near most classes at once and left aside")
         word, why = _by_place(layer, other, p_chance, p_baseline, compared)
         reasons += [*why, *_behaviour(layer.perturbation)]
-    shown = not layer.unmarked  # numbers that a constant changes say nothing
-    return Verdict(
-        word=word,
-        score=layer.score if shown else None,
-        share=layer.share if shown else None,
-        chance=layer.chance if shown else None,
-        reason="; ".join(reasons),
-        interval=layer.interval if shown else None,
-        p_chance=p_chance,
-        p_baseline=p_baseline,
-        baseline_score=other,
-    )
+    numbers: dict[str, Any] = {
+        name: None if layer.unmarked else getattr(layer, name)  # a constant would change them
+        for name in ("score", "share", "chance", "interval")
+    }
+    tests: dict[str, Any] = {
+        "p_chance": p_chance,
+        "p_baseline": p_baseline,
+        "baseline_score": other,
+    }
+    return Verdict(word=word, reason="; ".join(reasons), **numbers, **tests)
 
 
 def _nearest(layer: Evidence, untrained: Sequence[Evidence]) -> float | None:
@@ -478,9 +463,10 @@ def summarise(layers: Sequence[LayerRecord]) -> str:
     if not layers:
         return "There is no layer to judge."
     kinds = Counter(layer.verdict.word for layer in layers)
-    parts = [
-        f"{kinds[word]} {_kind_clause(word, kinds[word] > 1)}" for word in WORDS if kinds[word]
-    ]
+    parts = []
+    for word in (word for word in WORDS if kinds[word]):
+        verb = ("has", "have") if word == "too few units" else ("is", "are")
+        parts.append(f"{_plural(kinds[word], 'layer')} {verb[kinds[word] > 1]} {word}")
     total = sum(layer.units_count for layer in layers)
     dead = sum(len(layer.units.dead) for layer in layers)
     text = f"{_listed(parts)}{_reliance(layers)}; {dead} of {total} units are dead"
@@ -493,30 +479,16 @@ def summarise(layers: Sequence[LayerRecord]) -> str:
     return f"{text}, and none is saturated or repeats another."
 
 
-def _live(units: UnitReading, output: bool = False) -> Tensor:
-    """Return which units are live [K]."""
+def _live(
+    units: UnitReading, hyperplanes: HyperplaneReading | None, output: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which units are live, which of them are placed, and which are common [K]."""
     live = units.mean.isfinite() & units.std.isfinite()
-    live[list(units.dead)] = False
-    if not output:
-        live[list(units.saturated)] = False
-    return live
-
-
-def _placed_units(
-    units: UnitReading, hyperplanes: HyperplaneReading | None, output: bool = False
-) -> Tensor:
-    """Return which live units have a hyperplane that can be judged [K]."""
-    live = _live(units, output)
+    live[[*units.dead, *(() if output else units.saturated)]] = False
     if hyperplanes is None:
-        return torch.zeros_like(live)
-    return live & hyperplanes.chance.isfinite() & ~_common(hyperplanes)
-
-
-def _common(hyperplanes: HyperplaneReading) -> Tensor:
-    """Return which hyperplanes are near most classes at once [K]."""
-    if hyperplanes.common is None:
-        return torch.zeros_like(hyperplanes.through)
-    return hyperplanes.common
+        return live, torch.zeros_like(live), torch.zeros_like(live)
+    common = torch.zeros_like(live) if hyperplanes.common is None else hyperplanes.common
+    return live, live & hyperplanes.chance.isfinite() & ~common, live & common
 
 
 def _kind(value: float | None) -> str | None:
@@ -552,35 +524,32 @@ def _behaviour(perturbation: PerturbationReading | None) -> list[str]:
     """Describe the effect of the perturbations."""
     if perturbation is None:
         return []
-    index, kind = perturbation.index, _kind(perturbation.index)
-    if index is None or kind is None:
+    kind = _kind(perturbation.index)
+    if kind is None:
         return ["no perturbation costs accuracy"]
-    if kind == "distance-like":
-        words = "offsets cost more accuracy than scaling and clipping"
-    elif kind == "intensity-like":
-        words = "scaling and clipping cost more accuracy than offsets"
-    else:
-        words = "offsets cost about as much accuracy as scaling and clipping"
-    return [f"{words} (index {index:.2f})"]
+    words = {
+        "distance-like": "offsets cost more accuracy than scaling and clipping",
+        "intensity-like": "scaling and clipping cost more accuracy than offsets",
+        "even": "offsets cost about as much accuracy as scaling and clipping",
+    }
+    return [f"{words[kind]} (index {perturbation.index:.2f})"]
 
 
 def _largest(layer: LayerRecord) -> tuple[float, str]:
     """Return the layer's largest finding: the share of its units, and a clause about it."""
-    count, pairs = layer.units_count, layer.pairs
+    count, units, pairs = layer.units_count, layer.units, layer.pairs
     mirrored = len(pairs.mirrored) if pairs else 0
     duplicate = len({j for _, j in pairs.duplicate}) if pairs else 0
-    of_layer = f"of {count} units of layer {layer.name}"
+    # Units that are spare, units that are named, and a clause about them.
     findings = [
-        (len(layer.units.dead) / count, f"{len(layer.units.dead)} {of_layer} are dead"),
-        (
-            len(layer.units.saturated) / count,
-            f"{len(layer.units.saturated)} {of_layer} are saturated",
-        ),
-        (mirrored / count, f"{2 * mirrored} {of_layer} stand in mirrored pairs"),
-        (duplicate / count, f"{duplicate} {of_layer} repeat another"),
-        (_faulty(layer.units) / count, f"{_faulty(layer.units)} {of_layer} give no numbers"),
+        (len(units.dead), len(units.dead), "are dead"),
+        (len(units.saturated), len(units.saturated), "are saturated"),
+        (mirrored, 2 * mirrored, "stand in mirrored pairs"),
+        (duplicate, duplicate, "repeat another"),
+        (_faulty(units), _faulty(units), "give no numbers"),
     ]
-    return max(findings, key=lambda finding: finding[0])
+    spare, named, clause = max(findings, key=lambda finding: finding[0])
+    return spare / count, f"{named} of {count} units of layer {layer.name} {clause}"
 
 
 def _reliance(layers: Sequence[LayerRecord]) -> str:
@@ -591,12 +560,6 @@ def _reliance(layers: Sequence[LayerRecord]) -> str:
         if count := kinds.count(kind):
             clauses.append(f"{count} {'relies' if count == 1 else 'rely'} on {what}")
     return f"; perturbed, {_listed(clauses)}" if clauses else ""
-
-
-def _kind_clause(word: str, several: bool) -> str:
-    if word == "too few units":
-        return f"{'layers have' if several else 'layer has'} {word}"
-    return f"{'layers are' if several else 'layer is'} {word}"
 
 
 def _listed(parts: list[str]) -> str:

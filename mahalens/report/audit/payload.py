@@ -7,9 +7,8 @@ many classes those that matter to a unit; the record's files have everything.
 from __future__ import annotations
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mahalens.auditing.readings import HistogramReading, HyperplaneReading
+from mahalens.auditing.readings import HistogramReading
 from mahalens.auditing.record import AuditRecord, LayerRecord, fields_in
 from mahalens.auditing.verdict import Verdict
 from mahalens.report.audit.tables import interval_of, look_of, rarest, signed, words_of
@@ -189,14 +188,11 @@ def levels(record: AuditRecord) -> tuple[int, int, int]:
 def nearness(layer: LayerRecord) -> Floats:
     """Return how many spreads each hyperplane is from its nearest mean [K]; NaN if unknown."""
     planes = layer.hyperplanes
-    unknown = np.full(layer.units_count, np.nan)
     if planes is None:
-        return unknown
+        return np.full(layer.units_count, np.nan)
     if planes.class_spreads is None or planes.nearest is None:
         return np.abs(array(planes.mean_spreads))
     spreads, nearest = array(planes.class_spreads), planes.nearest.numpy()
-    if not len(spreads):
-        return unknown
     away = np.abs(spreads[np.clip(nearest, 0, None), np.arange(layer.units_count)])
     return np.where(nearest >= 0, away, np.nan)
 
@@ -278,30 +274,23 @@ def _columns(record: AuditRecord, layer: LayerRecord, chosen: Sequence[int]) -> 
         "near": short(nearness(layer)[mine]),
     }
     if planes is not None:
-        columns["through"] = _through(planes)[mine].tolist()
-        shown = {name: name for name in ("chance", "positive", "length")}
-        for name, field in {**shown, "distance": "mean_distance"}.items():
-            columns[name] = short(array(getattr(planes, field))[mine])
+        # 0 for no class, 1 for one or a few, 2 for near most of them at once.
+        through = planes.through.long()
+        through = through if planes.common is None else through + 2 * planes.common.long()
+        columns["through"] = through[mine].tolist()
+        for name in ("chance", "positive", "length", "mean_distance"):
+            columns[name.removeprefix("mean_")] = short(array(getattr(planes, name))[mine])
         if planes.nearest is not None:
             columns["nearest"] = planes.nearest[mine].tolist()
     return columns | _class_means(layer, mine)
 
 
-def _through(planes: HyperplaneReading) -> Tensor:
-    """Return 0 for no class, 1 for one or a few, 2 for near most of them at once [K]."""
-    through = planes.through.long()
-    return through if planes.common is None else through + 2 * planes.common.long()
-
-
 def _class_means(layer: LayerRecord, mine: Any) -> dict[str, Any]:
     """Return means and spreads of z by class [unit][class], and of which classes if not of all."""
     units = layer.units
-    if units.class_mean is None or not len(units.class_mean):
+    if units.class_mean is None or units.class_std is None:
         return {}
-    means = array(units.class_mean)[:, mine].T
-    spread = np.full_like(means, np.nan)
-    if units.class_std is not None:
-        spread = array(units.class_std)[:, mine].T
+    means, spread = (array(of)[:, mine].T for of in (units.class_mean, units.class_std))
     if means.shape[1] <= SHOWN_CLASSES:
         return {"class_mean": short(means), "class_std": short(spread)}
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -334,25 +323,20 @@ def _partners(layer: LayerRecord, chosen: Sequence[int]) -> dict[str, dict[str, 
 
 def _facts(layer: LayerRecord) -> list[tuple[str, str]]:
     """Return what stands beside a layer's verdict: the evidence, and its form in words."""
-    facts = [
-        *evidence(layer.verdict),
-        ("Units", f"{layer.units_count:,} on {layer.inputs:,} inputs"),
-        ("Activation", layer.activation),
-        ("Rows seen", f"{layer.rows:,}"),
-    ]
-    if layer.positions != 1:
-        facts.append(("Rows per sample", f"{layer.positions:,}"))
-    if layer.calls != 1:
-        facts.append(("Uses in a forward pass", f"{layer.calls:,}"))
-    if layer.folded:
-        facts.append(("Folded in", layer.folded))
-    if layer.feeds:
-        facts.append(("Feeds", layer.feeds))
+    facts = {
+        "Units": f"{layer.units_count:,} on {layer.inputs:,} inputs",
+        "Activation": layer.activation,
+        "Rows seen": f"{layer.rows:,}",
+        "Rows per sample": f"{layer.positions:,}" if layer.positions != 1 else "",
+        "Uses in a forward pass": f"{layer.calls:,}" if layer.calls != 1 else "",
+        "Folded in": layer.folded,
+        "Feeds": layer.feeds,
+    }
     for name, sizes in layer.geometry.items():
         usual = name in ("stride", "dilation", "groups") and all(size == 1 for size in sizes)
         if not usual and any(sizes):
-            facts.append((name.capitalize(), " × ".join(str(size) for size in sizes)))
-    return facts
+            facts[name.capitalize()] = " × ".join(map(str, sizes))
+    return [*evidence(layer.verdict), *((name, text) for name, text in facts.items() if text)]
 
 
 def evidence(verdict: Verdict) -> list[tuple[str, str]]:
@@ -361,12 +345,10 @@ def evidence(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.score is not None:
         interval = interval_of(verdict)
         facts.append(("Score", signed(verdict.score) + (f" ({interval})" if interval else "")))
-    for name, p in (
-        ("Different from chance", verdict.p_chance),
-        ("Different from untrained", verdict.p_baseline),
-    ):
+    for name, p in (("chance", verdict.p_chance), ("untrained", verdict.p_baseline)):
         if p is not None and is_number(p):
-            facts.append((name, "p < 0.001" if p < 0.001 else f"p = {number(p, figures=2)}"))
+            text = "p < 0.001" if p < 0.001 else f"p = {number(p, figures=2)}"
+            facts.append((f"Different from {name}", text))
     if is_number(verdict.baseline_score):
         facts.append(("Score when untrained", signed(verdict.baseline_score)))
     return facts
@@ -423,14 +405,13 @@ def _prototypes(layer: LayerRecord, chosen: Sequence[int]) -> dict[str, Any] | N
         return None
     mine = np.array(chosen, dtype=np.int64)
     several = bool((reading.near_position > 0).any() or (reading.active_position > 0).any())
-    return {
-        "near": reading.near_sample[mine].tolist(),
-        "near_value": short(array(reading.near_distance)[mine]),
-        "near_position": reading.near_position[mine].tolist() if several else None,
-        "active": reading.active_sample[mine].tolist(),
-        "active_value": short(array(reading.active_value)[mine]),
-        "active_position": reading.active_position[mine].tolist() if several else None,
-    }
+    shown: dict[str, Any] = {}
+    for kind, value in (("near", reading.near_distance), ("active", reading.active_value)):
+        position = getattr(reading, f"{kind}_position")[mine].tolist()
+        shown[kind] = getattr(reading, f"{kind}_sample")[mine].tolist()
+        shown[f"{kind}_value"] = short(array(value)[mine])
+        shown[f"{kind}_position"] = position if several else None
+    return shown
 
 
 def _whitening(layer: LayerRecord) -> dict[str, Any] | None:
@@ -484,20 +465,19 @@ def samples_of(
     examples, numbers = record.examples, record.example_samples
     if examples is None or numbers is None or not len(numbers):
         return {"form": "number", "shown": {}, "labels": {}, "left_out": 0}
-    place = {int(number): row for row, number in enumerate(numbers.tolist())}
+    place = {number: row for row, number in enumerate(numbers.tolist())}
     rows = {sample: place[sample] for sample in dict.fromkeys(wanted) if sample in place}
     form, draw = _drawer(record, examples)
     shown: dict[str, Any] = {}
-    spent = left_out = 0
+    spent = 0
     for sample, row in rows.items():
-        if spent >= budget:
-            left_out += 1
-            continue
-        shown[str(sample)] = draw(row)
-        spent += len(str(shown[str(sample)])) + 10
+        if spent < budget:
+            shown[str(sample)] = draw(row)
+            spent += len(str(shown[str(sample)])) + 10
     labels = {}
     if record.example_labels is not None:
         labels = {str(s): int(record.example_labels[row]) for s, row in rows.items()}
+    left_out = len(rows) - len(shown)
     return {"form": form, "shown": shown, "labels": labels, "left_out": left_out}
 
 
@@ -565,17 +545,11 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     >>> png(np.zeros((2, 3), dtype=np.uint8))[:4]
     b'\\x89PNG'
     """
-    height, width = pixels.shape[:2]
-    lines = pixels.reshape(height, -1)
-    raw = np.hstack([np.zeros((height, 1), dtype=np.uint8), lines]).tobytes()  # 0: no filter
+    from PIL import Image
 
-    def part(kind: bytes, content: bytes) -> bytes:
-        check = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
-    parts = (("IHDR", header), ("IDAT", zlib.compress(raw, 9)), ("IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(part(kind.encode(), data) for kind, data in parts)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png", compress_level=9)
+    return buffer.getvalue()
 
 
 def _between(values: Floats, low: float, high: float) -> Floats:
