@@ -81,13 +81,10 @@ def audit_text(record: AuditRecord) -> str:
 
 def _left_out(record: AuditRecord, most_numbers: int, most_in_all: int) -> list[str]:
     """Return the paths of the tensors that stay out: samples first, then layer by layer."""
-    found: dict[str, int] = {}
-
-    def note(path: str, tensor: Tensor) -> None:
-        found[path] = tensor.numel()
-
-    to_plain(record, note, lambda number: None)
-    sizes = {path: found[path] for path in sorted(found, key=lambda p: p.startswith("layers."))}
+    found: dict[str, Tensor] = {}
+    to_plain(record, found.__setitem__, lambda number: None)
+    paths = sorted(found, key=lambda path: path.startswith("layers."))
+    sizes = {path: found[path].numel() for path in paths}
     never = {path for path in sizes if path == "examples" or path.endswith(".class_quantiles")}
     counts = Counter(size for path, size in sizes.items() if path not in never)
     total = 0
@@ -101,9 +98,13 @@ def _left_out(record: AuditRecord, most_numbers: int, most_in_all: int) -> list[
 
 def _layer_json(layer: dict[str, Any]) -> dict[str, Any]:
     """Arrange a layer: first what most readers come for, in the agreed order; then all readings."""
-    pairs, whitening = layer["pairs"] or {}, layer["whitening"] or {}
-    units = {name: value for name, value in layer["units"].items() if not _lists_units(name)}
-    verdict = dict(layer["verdict"])
+    pairs, whitening, listed = layer["pairs"] or {}, layer["whitening"] or {}, FIELDS["units"]
+    units = {
+        name: value
+        for name, value in layer["units"].items()
+        if name not in listed or listed[name].kind != "units"
+    }
+    verdict = layer["verdict"]
     return {
         "name": layer["name"],
         "kind": layer["kind"],
@@ -126,11 +127,6 @@ def _layer_json(layer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _lists_units(name: str) -> bool:
-    field = FIELDS["units"].get(name)
-    return field is not None and field.kind == "units"
-
-
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(part) for part in value]
@@ -145,14 +141,12 @@ def _indented(value: Any, indent: str) -> str:
     if flat or not isinstance(value, list | dict):
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
     deeper = indent + "  "
-    first, last = "[]" if isinstance(value, list) else "{}"
     if isinstance(value, list):
-        parts = [_indented(part, deeper) for part in value]
+        first, last, parts = "[", "]", [_indented(part, deeper) for part in value]
     else:
-        parts = [
-            f"{json.dumps(name, ensure_ascii=False)}: {_indented(part, deeper)}"
-            for name, part in value.items()
-        ]
+        names = [json.dumps(name, ensure_ascii=False) for name in value]
+        texts = [_indented(part, deeper) for part in value.values()]
+        first, last, parts = "{", "}", list(map(": ".join, zip(names, texts, strict=True)))
     # Where a part takes several lines, it is too long for one.
     length = len(indent) + sum(map(len, parts)) + 2 * max(len(parts), 1)
     if length <= _WIDTH and not any("\n" in part for part in parts):
@@ -308,39 +302,32 @@ def _layers(record: AuditRecord, layer: LayerRecord) -> Iterator[Row]:
 
 
 def _units(record: AuditRecord, layer: LayerRecord) -> Iterator[Row]:
-    columns: dict[str, list[Any]] = {}
     every = range(layer.units_count)
+    columns: dict[str, Any] = {"layer": [layer.name] * len(every), "unit": every}
 
-    def mark(name: str, units: tuple[int, ...]) -> None:
+    def mark(units: tuple[int, ...]) -> list[bool]:
         chosen = set(units)
-        columns[name] = [unit in chosen for unit in every]
+        return [unit in chosen for unit in every]
 
-    columns["layer"], columns["unit"] = [layer.name] * len(every), list(every)
     for part in ("units", "hyperplanes"):
         for name, field in fields_in("units", part).items():
             value: Any = getattr(getattr(layer, part), name, None)
             if name == "rare":
-                for level in _thresholds(record):
-                    mark(f"rare_{level}", value.get(level, ()))
-            elif field.kind == "units":
-                mark(name, value)
+                levels = _thresholds(record)
+                columns |= {f"rare_{level}": mark(value.get(level, ())) for level in levels}
             elif name == "quantiles":
-                for index, share in enumerate(record.settings.quantiles):
-                    columns[f"quantile_{share:g}"] = value[:, index].tolist()
+                shares = enumerate(record.settings.quantiles)
+                columns |= {f"quantile_{s:g}": value[:, index].tolist() for index, s in shares}
             else:
-                columns[name] = _list(value, len(every))
-    nearest, classes = columns["nearest"], record.data.classes
+                columns[name] = mark(value) if field.kind == "units" else _list(value, len(every))
+    nearest, classes, pairs = columns["nearest"], record.data.classes, layer.pairs
     columns["nearest"] = [None if c is None or c < 0 else classes[c] for c in nearest]
-    if layer.pairs is None:
-        columns["mirrors"] = columns["repeats"] = columns["kept"] = [None] * len(every)
-    else:
-        mirrors = dict(layer.pairs.mirrored) | {j: i for i, j in layer.pairs.mirrored}
-        repeats: dict[int, int] = {}
-        for i, j in sorted(layer.pairs.duplicate):
-            repeats.setdefault(j, i)  # the lowest of a set of duplicates
-        columns["mirrors"] = [mirrors.get(unit) for unit in every]
-        columns["repeats"] = [repeats.get(unit) for unit in every]
-        mark("kept", layer.pairs.kept)
+    mirrored, duplicate = (pairs.mirrored, pairs.duplicate) if pairs else ((), ())
+    mirrors = dict(mirrored) | {j: i for i, j in mirrored}
+    # The lowest of a set of duplicates comes last, and stays.
+    repeats = {j: i for i, j in sorted(duplicate, reverse=True)}
+    columns["mirrors"], columns["repeats"] = map(mirrors.get, every), map(repeats.get, every)
+    columns["kept"] = mark(pairs.kept) if pairs else [None] * len(every)
     for cells in zip(*columns.values(), strict=True):
         yield dict(zip(columns, cells, strict=True))
 
