@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 from mahalens.nn.chain import VARIANTS
 from mahalens.nn.layers import (
+    is_exporting,
     require_known,
     require_parameters,
     require_sizes,
@@ -106,6 +107,10 @@ def weighted_squares(
 
     Shapes: x ``[N, D]``, mu and weight ``[K, D]`` to ``[N, K]``.
     """
+    if is_exporting():  # tiles are cut by sizes that an exported graph does not know
+        difference = x[:, None] - mu
+        scaled = (difference * weight).square() if inside else difference.square() * weight
+        return scaled.sum(-1)
     # PyTorch loses terms where forward derivatives of a Function are nested (its issue 197867).
     # Should the level ever have another name, it refuses forward derivatives instead.
     if getattr(forward_ad, "_current_level", -1) >= 0:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import warnings
+from collections.abc import Mapping
 from numbers import Real
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
+from mahalens.files import read_file, replacing
 from mahalens.geometry._checks import require_finite, tensor_of
 from mahalens.geometry.ellipsoids import DiagonalEllipsoids, SphericalEllipsoids
 from mahalens.nn.distances import OffsetL2
-from mahalens.nn.layers import require_known, require_sizes, require_width
+from mahalens.nn.layers import require_known, require_sizes, require_width, root, scale_lengths
 from mahalens.nn.mahalanobis import (
     Mahalanobis,
     check_features,
@@ -32,6 +37,10 @@ LOGITS = ("distance", "squared", "density")
 REJECTED = -1
 """The label of a sample that is too far from every class."""
 
+NORMALISE = ("auto", "none", "unit")
+
+_FILE_KEY = "mahalens.distance_head"
+_TRIED = 5_000  # samples that decide about the length of features, at most
 _SMALLEST = 1e-15  # squares of smaller distances have lost digits in float32
 
 
@@ -75,6 +84,21 @@ class DistanceHead(nn.Module):
     ``density``     ``−(d_c² + log det Σ_c) / 2``: the log-density of class c up to a constant
     ==============  ========================================================================
 
+    ===============  =======================================================================
+    ``normalise``    what is measured, features x being given
+    ===============  =======================================================================
+    ``none``         x
+    ``unit``         x / ‖x‖: directions only
+    a number β       x / ‖x‖^β
+    ``auto``         x where the head is trained; where :meth:`fit_prototypes` sets it, "unit"
+                     unless that costs accuracy on known samples
+    ===============  =======================================================================
+
+    Networks give short features to what they do not know, and what is short is near every mean: a
+    head on a pretrained backbone should measure directions (Mahalanobis++, arXiv 2505.18032).
+    Features in which length is information, such as the columns of a table, should stay as they
+    are. "auto" tells the two apart by known samples alone; see :meth:`fit_prototypes`.
+
     Train it as any layer (cross-entropy on its logits), or set it in closed form on the features
     of a trained network with :meth:`fit_prototypes`. Cross-entropy sees differences of distances
     only: add :func:`~mahalens.nn.compactness_penalty`, or samples need not be near their own class.
@@ -98,6 +122,7 @@ class DistanceHead(nn.Module):
         rank: axes of each ellipsoid, for metrics "low-rank" and "shared" only.
         logits: see above.
         remainder: see :class:`Mahalanobis`, for metrics "low-rank" and "shared" only.
+        normalise: see above.
 
     Shapes: ``[..., D]`` to ``[..., C]``.
 
@@ -113,6 +138,7 @@ class DistanceHead(nn.Module):
     temperature: Tensor
     threshold: Tensor
     reject_rate: Tensor
+    beta: Tensor
 
     def __init__(
         self,
@@ -123,6 +149,7 @@ class DistanceHead(nn.Module):
         rank: int | None = None,
         logits: str = "distance",
         remainder: str = "spherical",
+        normalise: str | float = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -134,6 +161,8 @@ class DistanceHead(nn.Module):
         self.classes = classes
         self.metric = metric
         self.logits = logits
+        self.normalise = normalise
+        self._beta = _check_normalise(normalise)
         self.distance: OffsetL2 | Mahalanobis
         if metric in ("low-rank", "shared"):
             if rank is None:
@@ -159,6 +188,8 @@ class DistanceHead(nn.Module):
         unset = torch.full((classes,), math.nan, device=device, dtype=dtype)
         self.register_buffer("threshold", unset)
         self.register_buffer("reject_rate", unset[0].clone())
+        # Half precision could not hold every exponent; and a number of Python costs no look-up.
+        self.register_buffer("beta", torch.tensor(self._beta, device=device, dtype=torch.float64))
 
     @property
     def prototypes(self) -> nn.Parameter:
@@ -183,6 +214,7 @@ class DistanceHead(nn.Module):
         """
         features = tensor_of("features", features, self.prototypes)
         require_width("DistanceHead", features, self.inputs)
+        features = scale_lengths(features, self._beta)
         distances: Tensor = self.distance(features)
         if distances.dtype == torch.float64 or not distances.numel() or _is_traced():
             return distances
@@ -196,7 +228,7 @@ class DistanceHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of each sample."""
         require_width("DistanceHead", features, self.inputs)
-        return self._logits(self.distance(features)) / self.temperature
+        return self._logits(self.distance(scale_lengths(features, self._beta))) / self.temperature
 
     def ood_score(self, features: Tensor) -> Tensor:
         """Return the smallest distance of each sample [N]: large where it is like no class.
@@ -241,14 +273,48 @@ class DistanceHead(nn.Module):
         needs 2 samples or more. ``ridge`` adds that share of its mean variance to a covariance,
         ``shrinkage`` (a share, or "ledoit-wolf") pulls it towards a sphere. Temperature and
         threshold are reset, because they belonged to other distances. Nothing changes on an error.
+
+        With ``normalise="auto"`` two heads are fitted to half of the samples of each class, one to
+        x and one to x / ‖x‖, and classify the other half. Lengths are dropped unless that costs
+        more accuracy than one standard error of the difference.
         """
         x, labels, _ = check_labelled(features, y, self.classes, self.inputs)
+        beta = self._beta
+        if self.normalise == "auto":
+            beta = self._best_beta(x, labels, ridge=ridge, shrinkage=shrinkage)
+        x = scale_lengths(x, beta)
         if isinstance(self.distance, Mahalanobis):
             fit_mahalanobis(self.distance, x, labels, ridge=ridge, shrinkage=shrinkage)
         else:
             self._fit_scales(self.distance, x, labels, ridge=ridge, shrinkage=shrinkage)
+        self._beta = beta
+        self.beta.fill_(beta)
         self.reset_calibration()
         return self
+
+    def _best_beta(self, x: Tensor, y: Tensor, **options: Any) -> float:
+        """Return 1 (unit length) unless it costs accuracy on samples that a fit has not seen."""
+        turn = torch.empty_like(y)  # place of each sample within its class
+        for k in range(self.classes):
+            turn[y == k] = torch.arange(int((y == k).sum()))
+        few = turn < max(4, _TRIED // self.classes)
+        seen = (turn % 2 == 0) & few
+        unseen = ~seen & few
+        if int(torch.bincount(y[unseen], minlength=self.classes).min()) < 2:
+            seen = unseen = few  # too few samples for two halves
+        right = []
+        for beta in (0.0, 1.0):
+            trial = copy.deepcopy(self)
+            trial.normalise, trial._beta = beta, beta
+            try:
+                trial.fit_prototypes(x[seen].to(self.prototypes), y[seen], **options)
+            except InputError:
+                return 0.0  # of x itself, the fit to all samples will say what is wrong
+            logits = trial._logits(trial.distances(x[unseen].to(self.prototypes)))
+            right.append((logits.argmax(-1).cpu() == y[unseen]).double())
+        cost = right[0] - right[1]
+        error = float(cost.std()) / math.sqrt(len(cost)) if len(cost) > 1 else 0.0
+        return 1.0 if float(cost.mean()) <= error else 0.0
 
     def _fit_scales(self, layer: OffsetL2, x: Tensor, y: Tensor, **options: object) -> None:
         """Set prototypes to class means and scales to 1 / spread.
@@ -312,12 +378,86 @@ class DistanceHead(nn.Module):
         self.reject_rate.fill_(share)
         return self.threshold.clone()
 
+    def frozen(self) -> FrozenHead:
+        """Return a copy for use without this package: constants, plain operations, any batch size.
+
+        It gives ``(labels, score, logits)`` as :meth:`assess` and :meth:`forward` do, and goes
+        through ``torch.export`` and ``torch.onnx.export`` with a dynamic batch; this module, which
+        factorises covariances on the way, goes through ``torch.export`` only.
+
+        >>> x = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0], [12.0]])
+        >>> head = DistanceHead(1, 2).fit_prototypes(x, torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> _ = head.set_reject(x, rate=0.2)
+        >>> head.frozen()(torch.tensor([[0.5], [11.0], [100.0]]))[0]
+        tensor([ 0,  1, -1])
+        """
+        return FrozenHead(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters, calibration and all arguments into a safetensors file.
+
+        A file of that name stays as it was until the new one is complete.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        state = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
+        try:
+            with replacing(Path(path)) as temporary:
+                save_file(state, temporary, {_FILE_KEY: json.dumps(self._arguments())})
+        except SafetensorError as error:
+            raise InputError(f"{path}: cannot be written ({str(error).splitlines()[0]})") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> DistanceHead:
+        """Return the head that :meth:`save` wrote, on the CPU. Nothing in the file is executed."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            content = read_file(Path(path))
+            tensors = load(content)
+            length = int.from_bytes(content[:8], "little")
+            head = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+            arguments = json.loads(head[_FILE_KEY])
+            made = cls(**arguments, dtype=tensors["threshold"].dtype)
+            made.load_state_dict(tensors)
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(
+                f"{path}: not a file of a DistanceHead ({reason}); give one that save() wrote"
+            ) from None
+        return made
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments that make a head of this kind."""
+        ellipsoid = isinstance(self.distance, Mahalanobis)
+        return {
+            "inputs": self.inputs,
+            "classes": self.classes,
+            "metric": self.metric,
+            "rank": self.distance.rank if ellipsoid else None,
+            "logits": self.logits,
+            "remainder": self.distance.remainder if ellipsoid else "spherical",
+            "normalise": self.normalise,
+        }
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        # Heads saved before features could be normalised measured them as they were.
+        if prefix + "threshold" in state_dict and prefix + "beta" not in state_dict:
+            state_dict[prefix + "beta"] = torch.zeros_like(self.beta)  # type: ignore[index]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if not self.beta.is_meta:
+            self._beta = float(self.beta)
+
     def extra_repr(self) -> str:
         """Return the arguments, and the temperature and reject rate that were set."""
         parts = [f"inputs={self.inputs}, classes={self.classes}, metric={self.metric!r}"]
         if isinstance(self.distance, Mahalanobis):
             parts.append(f"rank={self.distance.rank}")
         parts.append(f"logits={self.logits!r}")
+        if self._beta:
+            parts.append(f"normalise={'unit' if self._beta == 1 else self._beta!r}")
         if not self.temperature.is_meta and float(self.temperature) != 1:
             parts.append(f"temperature={float(self.temperature):.4g}")
         if not self.reject_rate.is_meta and not bool(self.reject_rate.isnan()):
@@ -338,6 +478,83 @@ class DistanceHead(nn.Module):
             return -distances
         half = distances.square() / 2
         return -half if self.logits == "squared" else -half - self.log_determinants / 2
+
+
+class FrozenHead(nn.Module):
+    """A :class:`DistanceHead` as constants; :meth:`DistanceHead.frozen` makes one.
+
+    Shapes: ``[N, D]`` to labels ``[N]`` (-1 where rejected; without a threshold, never), the
+    smallest distance ``[N]`` and logits ``[N, C]``.
+    """
+
+    mu: Tensor
+    scale: Tensor
+    rows: Tensor
+    inner: Tensor
+    shift: Tensor
+    threshold: Tensor
+    temperature: Tensor
+
+    def __init__(self, head: DistanceHead) -> None:
+        super().__init__()
+        self.logits, self._beta = head.logits, head._beta
+        self.shared = head.metric == "shared"
+        distance = head.distance
+        with torch.no_grad():
+            if isinstance(distance, Mahalanobis):
+                # d² = ‖ξ − Uᵀz‖² + ‖z‖² with z = (I + UUᵀ)⁻¹Uξ, which is linear in ξ.
+                scale, rows, factor = distance._factor(torch.float64)
+                inner = torch.cholesky_solve(rows, factor)
+            else:
+                scale = distance.alpha.double()
+                rows = inner = torch.zeros(1, 0, head.inputs, dtype=torch.float64)
+            shift = head.log_determinants if head.logits == "density" else torch.zeros(())
+            threshold = torch.where(head.threshold.isnan(), math.inf, head.threshold)
+        values = {"scale": scale, "rows": rows, "inner": inner, "mu": head.prototypes}
+        values |= {"shift": shift, "threshold": threshold, "temperature": head.temperature}
+        kind = torch.promote_types(head.prototypes.dtype, torch.float32)
+        for name, value in values.items():
+            self.register_buffer(name, value.detach().to(head.prototypes.device, kind).clone())
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return labels [N], the smallest distance [N] and logits [N, C]."""
+        x = scale_lengths(features.to(self.mu.dtype), self._beta)
+        if self.shared:
+            middle = self.mu.mean(0)
+            difference = self._apart(x - middle)[:, None] - self._apart(self.mu - middle)
+            squares = difference.square().sum(-1)
+        else:
+            squares = self._apart(x - self.mu[:, None]).square().sum(-1).mT
+        distances = root(squares)
+        half = squares / 2
+        logits = {"distance": -distances, "squared": -half, "density": -half - self.shift / 2}
+        score, place = distances.min(-1)
+        nearest = logits[self.logits].argmax(-1)
+        labels = torch.where(score <= self.threshold[place], nearest, REJECTED)
+        return labels, score, logits[self.logits] / self.temperature
+
+    def _apart(self, difference: Tensor) -> Tensor:
+        """Return vectors [..., D + R] whose squares add up to d²."""
+        whole = difference * (self.scale[0] if self.shared else self.scale[:, None])
+        if not self.rows.shape[1]:
+            return whole
+        rows, inner = (self.rows[0], self.inner[0]) if self.shared else (self.rows, self.inner)
+        z = whole @ inner.mT
+        return torch.cat((whole - z @ rows, z), -1)
+
+
+def _check_normalise(normalise: object) -> float:
+    """Return the exponent β that an argument stands for, 0 for "auto"; or raise."""
+    if isinstance(normalise, str) and normalise in NORMALISE:
+        return float(normalise == "unit")
+    is_number = isinstance(normalise, Real) and not isinstance(normalise, bool)
+    beta = float(normalise) if is_number else math.nan  # type: ignore[arg-type]
+    if 0 <= beta <= 1:
+        return beta
+    raise InputError(
+        f"DistanceHead: normalise is {normalise!r}; give {', '.join(map(repr, NORMALISE))} or a "
+        "number from 0 (none) to 1 (unit length)"
+    )
 
 
 def _is_traced() -> bool:

@@ -205,11 +205,38 @@ def root(square: Tensor) -> Tensor:
     return torch.where(zero, torch.zeros_like(length), length)
 
 
+def scale_lengths(x: Tensor, beta: float) -> Tensor:
+    """Return ``x / ‖x‖^β`` for each sample: β = 0 changes nothing, β = 1 gives length 1.
+
+    Samples of length 0 stay 0. Lengths are measured in float32 at least.
+
+    Shapes: ``[..., D]`` to the same.
+
+    >>> scale_lengths(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 1.0)
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    if beta == 0:
+        return x
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    # Divided by its largest entry first, because squares overflow and vanish.
+    largest = exact.abs().amax(-1, keepdim=True)
+    largest = torch.where(largest > 0, largest, torch.ones_like(largest))
+    unit = exact / largest
+    length = root(unit.square().sum(-1, keepdim=True)).clamp(min=1)  # 1 or more, unless it is 0
+    return (unit / length * (length * largest) ** (1 - beta)).to(x.dtype)
+
+
 def without_autocast(device: str) -> AbstractContextManager[None]:
     """Keep products in the dtype that is asked for, on devices that would change it."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)
+
+
+def is_exporting() -> bool:
+    """Return whether torch.export follows this call: sizes of batches are symbols then."""
+    return torch.compiler.is_exporting()
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from mahalens.geometry.ellipsoids import (
 )
 from mahalens.nn.distances import weighted_squares
 from mahalens.nn.layers import (
+    is_exporting,
     is_whole,
     require_known,
     require_parameters,
@@ -251,9 +252,9 @@ def _squares(
     x: Tensor, mu: Tensor, scale: Tensor, rows: Tensor, factor: Tensor, tile: int
 ) -> Tensor:
     """Return d² [N, C] for samples [N, D], as ``‖ξ − Uᵀz‖² + ‖z‖²``."""
-    count = len(x) if torch.is_grad_enabled() else max(1, tile // mu.numel())
+    whole_batch = torch.is_grad_enabled() or is_exporting()
     parts = []
-    for samples in x.split(count or 1):
+    for samples in [x] if whole_batch else x.split(max(1, tile // mu.numel())):
         whole = (samples - mu[:, None]) * scale[:, None]  # ξ [C, N, D]
         across, z = _apart(whole, rows, factor)
         parts.append((across.square().sum(-1) + z.square().sum(-1)).mT)

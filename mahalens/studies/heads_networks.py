@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -305,7 +305,10 @@ def distance_network(
 ) -> tuple[Backbone, DistanceHead, float]:
     """Train a network with a distance head, samples kept near their prototypes."""
     backbone, head = begin(
-        config, task, trial, lambda: DistanceHead(FEATURES, task.classes, logits="squared")
+        config,
+        task,
+        trial,
+        lambda: DistanceHead(FEATURES, task.classes, logits="squared", normalise="none"),
     )
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -650,7 +653,8 @@ def _distance(config: HeadsConfig, task: Task, trial: int) -> Outcome:
 def fitted_head(features: Tensor, y: Tensor) -> DistanceHead:
     """Return a head with one ellipsoid for all classes, in closed form from features [N, D]."""
     width = features.shape[1]
-    head = DistanceHead(width, int(y.max()) + 1, metric="shared", rank=width, logits="squared")
+    kind: dict[str, Any] = {"metric": "shared", "rank": width, "logits": "squared"}
+    head = DistanceHead(width, int(y.max()) + 1, normalise="none", **kind)
     return head.fit_prototypes(features, y, ridge=RIDGE)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from modules import DTYPES, LOGITS, METRICS, draw, refuses
 from modules import head as formula
+from safetensors.torch import save_file
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
@@ -37,7 +38,8 @@ def data(samples=90, inputs=4, classes=3, seed=0, dtype=torch.float64, apart=2.0
 def fitted(choice, samples=90, dtype=torch.float64, apart=2.0, **options):
     """A head fitted to data, and the data."""
     x, y = data(samples, dtype=dtype, apart=apart)
-    return DistanceHead(4, 3, dtype=dtype, **choice, **options).fit_prototypes(x, y), x, y
+    kind = {"normalise": "none", **choice, **options}
+    return DistanceHead(4, 3, dtype=dtype, **kind).fit_prototypes(x, y), x, y
 
 
 def is_calibrated(head):
@@ -107,7 +109,7 @@ class TestFitPrototypes:
     def test_prototypes_are_class_means_in_units_of_spread(self, choice):
         """Squares to the own class sum to N - C per input, where spreads are those within."""
         x, y = data()
-        head = DistanceHead(4, 3, dtype=torch.float64, **choice)
+        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice)
         assert head.fit_prototypes(x.requires_grad_(), y) is head
         means = torch.stack([x[y == k].mean(0) for k in range(3)])
         torch.testing.assert_close(head.prototypes.detach(), means.detach())
@@ -438,7 +440,7 @@ class TestRefusals:
     @pytest.fixture
     def head(self, choice):
         """A head with everything set, so that whatever is touched by an error shows."""
-        head = DistanceHead(4, 3, **choice).fit_prototypes(X, Y)
+        head = DistanceHead(4, 3, normalise="none", **choice).fit_prototypes(X, Y)
         head.calibrate(X, Y)
         head.set_reject(X, 0.1)
         return head
@@ -574,6 +576,12 @@ class TestRefusals:
             ({"metric": "low-rank"}, "metric 'low-rank' needs a rank; give one from 1 to 4$"),
             ({"metric": "shared"}, "metric 'shared' needs a rank; give one from 1 to 4$"),
             ({"metric": "low-rank", "rank": 5}, "Mahalanobis of rank 5 on 4 inputs; give a rank"),
+            (
+                {"normalise": "length"},
+                "DistanceHead: normalise is 'length'; give 'auto', 'none', 'unit' or a",
+            ),
+            ({"normalise": 1.5}, "DistanceHead: normalise is 1.5; give"),
+            ({"normalise": True}, "DistanceHead: normalise is True; give"),
             ({"rank": 2}, "metric 'euclidean' takes no rank or remainder; leave them out, or take"),
         ],
     )
@@ -581,13 +589,139 @@ class TestRefusals:
         refuses(message, DistanceHead, 4, 3, **options)
 
 
+def foreign(samples=300, inputs=24, classes=3, seed=0):
+    """Features as backbones give them: the direction says the class, the length says little."""
+    y = torch.arange(samples) % classes
+    x = draw((samples, inputs), seed) * 0.5 + 3 * draw((classes, inputs), seed + 2)[y]
+    return x * (1 + draw((samples, 1), seed + 3).abs()), y
+
+
+class TestLengths:
+    @pytest.mark.parametrize("beta", [0.3, 1.0, "unit"])
+    def test_distances_are_those_of_scaled_features(self, choice, beta, dtype):
+        head, x, y = fitted(choice, dtype=dtype, normalise=beta)
+        power = 1.0 if beta == "unit" else beta
+        scaled = x / x.norm(dim=1, keepdim=True) ** power
+        plain = DistanceHead(4, 3, dtype=dtype, normalise="none", **choice)
+        plain.fit_prototypes(scaled, y)
+        close = {"rtol": 1e-3, "atol": 1e-4} if dtype == torch.float32 else {}
+        torch.testing.assert_close(head.distances(x), plain.distances(scaled), **close)
+        torch.testing.assert_close(head(x), plain(scaled), **close)
+
+    def test_length_does_not_matter_to_unit_length(self, choice):
+        head, x, _ = fitted(choice, normalise="unit")
+        for factor in (1e-30, 1e-3, 1e30):
+            torch.testing.assert_close(head.distances(x * factor), head.distances(x))
+
+    @pytest.mark.parametrize("beta", [0.5, 1.0])
+    def test_gradients(self, choice, beta):
+        head, x, _ = fitted(choice, samples=30, normalise=beta)
+        torch.autograd.gradcheck(head, (x[:5].clone().requires_grad_(),))
+        zero = torch.zeros(1, 4, dtype=x.dtype, requires_grad=True)
+        head(zero).sum().backward()
+        assert zero.grad.isfinite().all()
+
+    def test_auto_drops_lengths_of_foreign_features(self, choice):
+        x, y = foreign()
+        head = DistanceHead(24, 3, dtype=torch.float64, **choice).fit_prototypes(x, y)
+        assert float(head.beta) == 1
+        assert "normalise='unit'" in repr(head)
+
+    def test_auto_keeps_lengths_that_tell_classes_apart(self):
+        y = torch.arange(200) % 2
+        x = draw((200, 5), 0) * 0.3 + torch.tensor([1.0, 4.0])[y][:, None]
+        head = DistanceHead(5, 2, dtype=torch.float64).fit_prototypes(x, y)
+        assert float(head.beta) == 0
+
+    def test_auto_changes_nothing_where_the_head_is_trained(self, choice):
+        auto, none = (DistanceHead(4, 3, normalise=n, **choice) for n in ("auto", "none"))
+        auto.load_state_dict(none.state_dict())
+        x = draw((7, 4), 1).float()
+        assert torch.equal(auto(x), none(x))
+
+    def test_a_state_from_before_is_measured_as_it_was(self, choice):
+        head, x, _ = fitted(choice)
+        state = head.state_dict()
+        del state["beta"]
+        other = DistanceHead(4, 3, dtype=x.dtype, normalise="unit", **choice)
+        other.load_state_dict(state)
+        assert torch.equal(other.distances(x), head.distances(x))
+
+
+class TestFiles:
+    @pytest.mark.parametrize("normalise", ["auto", 0.25])
+    def test_a_head_comes_back_with_its_calibration(self, choice, logits, normalise, tmp_path):
+        x, y = foreign(inputs=4)
+        head = DistanceHead(4, 3, normalise=normalise, logits=logits, **choice)
+        head.fit_prototypes(x.float(), y).set_reject(x.float(), 0.1, per_class=True)
+        head.save(tmp_path / "head.safetensors")
+        loaded = DistanceHead.load(tmp_path / "head.safetensors")
+        assert repr(loaded) == repr(head)
+        for mine, theirs in zip(loaded.assess(x.float()), head.assess(x.float()), strict=True):
+            assert torch.equal(mine, theirs)
+
+    @pytest.mark.parametrize("content", [b"", b"x" * 40, None], ids=["empty", "junk", "other"])
+    def test_other_files_are_refused(self, content, tmp_path):
+        path = tmp_path / "head.safetensors"
+        if content is None:
+            save_file({"threshold": torch.zeros(2)}, path)
+        else:
+            path.write_bytes(content)
+        refuses(".*not a file of a DistanceHead", DistanceHead.load, path)
+
+
+class TestExport:
+    def made(self, choice, logits="squared"):
+        x, y = foreign(inputs=4)
+        head = DistanceHead(4, 3, logits=logits, **choice).fit_prototypes(x.float(), y)
+        head.set_reject(x[::2].float(), 0.1, per_class=True)
+        return head.eval(), x[1::2].float()  # none of them exactly at the threshold
+
+    def test_frozen_gives_what_the_head_gives(self, choice, logits):
+        head, x = self.made(choice, logits)
+        labels, score, z = head.frozen()(x)
+        answer = head.assess(x)
+        assert torch.equal(labels, answer.labels)
+        torch.testing.assert_close(score, answer.score, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(z, head(x), rtol=1e-3, atol=1e-3)
+
+    def test_a_head_without_a_threshold_rejects_nothing(self, choice):
+        head, x = self.made(choice)
+        head.reset_calibration()
+        assert torch.equal(head.frozen()(x * 50)[0], head(x * 50).argmax(-1))
+
+    def test_a_head_is_exported_with_any_batch(self, choice):
+        head, x = self.made(choice)
+        program = torch.export.export(head, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
+        for count in (2, 5, 150):
+            torch.testing.assert_close(program.module()(x[:count]), head(x[:count]))
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore")
+    def test_onnx_runs_it_with_any_batch(self, choice, logits, tmp_path):
+        import onnxruntime
+
+        head, x = self.made(choice, logits)
+        path = tmp_path / "head.onnx"
+        shapes = {"features": {0: torch.export.Dim("n")}}
+        torch.onnx.export(head.frozen(), (x,), path, dynamo=True, dynamic_shapes=shapes)
+        session = onnxruntime.InferenceSession(path)
+        for count in (1, 5, 150):
+            outputs = session.run(None, {"features": x[:count].numpy()})
+            for got, want in zip(outputs, head.frozen()(x[:count]), strict=True):
+                torch.testing.assert_close(torch.tensor(got), want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
-def test_the_page_prints_what_it_says(capsys):
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter
+def test_the_page_prints_what_it_says(capsys, monkeypatch, tmp_path):
     page = PAGE.read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "heads.md", "exec"), {})
     said = "".join(re.findall(r"```text\n(.*?)```", page, re.S)).splitlines()
     printed = capsys.readouterr().out.splitlines()
+    printed = [line for line in printed if not line.startswith("[torch.onnx]")]
     assert len(printed) == len(said) == 6
     for shown, wanted in zip(printed, said, strict=True):
         # The words to the letter; the figures as far as other processors round them.
