@@ -629,7 +629,11 @@ def _judge(
 
 
 def show(value: float, digits: int = 3) -> str:
-    """Write a number for a sentence."""
+    """Write a number for a sentence.
+
+    >>> show(0.122), show(1234.5), show(9.1e-7), show(1e-12)
+    ('0.122', '1.23e3', '9.1e-7', '1e-12')
+    """
     return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e")
 
 

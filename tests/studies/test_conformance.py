@@ -56,15 +56,23 @@ def test_trials_have_one_row_per_trial_and_model_and_one_column_per_metric(study
         )
 
 
-def test_summary_rows_are_those_of_the_trials(study, finished):
+def trials_of(run, study, line):
+    """Return the trials of ``trials.csv`` that a line of the summary is about."""
+    by = study.variant
+    return [t for t in run.of(line["model"]) if not by or t[by] == line["group"][by]]
+
+
+def test_the_summary_is_that_of_the_trials(study, finished):
     run, value = finished(study), load_study(study)
+    for outcome in run.summary["outcomes"]:
+        own = [trial["status"] for trial in trials_of(run, value, outcome)]
+        assert outcome["trials"] == len(own)
+        assert outcome["statuses"] == {status: own.count(status) for status in own}
+        lost = [trial for trial, status in enumerate(own) if status == "non-finite"]
+        assert outcome["non_finite"] == lost
     for row in run.summary["rows"]:
-        own = [
-            float(trial[row["metric"]])
-            for trial in run.of(row["model"])
-            if not value.variant or trial[value.variant] == row["group"][value.variant]
-            if trial[row["metric"]]
-        ]
+        cells = [trial[row["metric"]] for trial in trials_of(run, value, row)]
+        own = [float(cell) for cell in cells if cell]
         assert row["n"] == len(own)
         if own:
             assert row["mean"] == pytest.approx(np.mean(own), rel=1e-12)
@@ -74,21 +82,6 @@ def test_summary_rows_are_those_of_the_trials(study, finished):
             assert row["std"] == pytest.approx(np.std(own, ddof=1), rel=1e-9, abs=1e-300)
             low, high = row["ci95"]
             assert low <= row["mean"] <= high
-
-
-def test_outcomes_are_those_of_the_trials(study, finished):
-    run, value = finished(study), load_study(study)
-    for outcome in run.summary["outcomes"]:
-        own = [
-            trial["status"]
-            for trial in run.of(outcome["model"])
-            if not value.variant or trial[value.variant] == outcome["group"][value.variant]
-        ]
-        assert outcome["trials"] == len(own)
-        assert outcome["statuses"] == {status: own.count(status) for status in own}
-        assert outcome["non_finite"] == [
-            t for t, status in enumerate(own) if status == "non-finite"
-        ]
 
 
 def test_claims_have_a_verdict_and_their_variant(study, finished):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import warnings
 
 import msgspec
 import numpy as np
@@ -18,7 +16,7 @@ from small_runs import config_of, go_on, make_run
 from mahalens.data import draw_gaussian, load_gaussian, stream
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.nn import Chain
-from mahalens.studies.gaussian import METRICS, PUBLISHED, STUDY, GaussianConfig, Problem, threads
+from mahalens.studies.gaussian import METRICS, PUBLISHED, STUDY, GaussianConfig, Problem
 from mahalens.studies.run import start
 from mahalens.train import Adam, Newton
 
@@ -34,11 +32,8 @@ make = GaussianConfig.with_defaults
     ("options", "epochs", "samples", "dtype"),
     [
         ({}, 10_000, 1_000, "float32"),
-        ({"dim": 1}, 10_000, 1_000, "float32"),
         ({"dim": 3}, 50_000, 1_000, "float32"),
-        ({"dim": 10}, 50_000, 1_000, "float32"),
         ({"dim": 11}, 250_000, 10_000, "float32"),
-        ({"dim": 101}, 250_000, 10_000, "float32"),
         ({"dim": 2_000}, 250_000, 20_000, "float32"),
         ({"dim": 10, "solver": "newton"}, 2_000, 1_000, "float64"),  # converges in float64
         ({"solver": "newton", "dtype": "float32", "epochs": 7}, 7, 1_000, "float32"),
@@ -55,17 +50,10 @@ def test_defaults_by_dimension(options, epochs, samples, dtype):
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({}, []),
-        ({"dim": 10}, []),
-        ({"dim": 100, "seed": 123, "device": "cuda"}, []),
-        ({"models": ALL[::-1]}, []),
-        ({"trials": 5}, ["trials: 5 instead of 20"]),
-        ({"epochs": 100}, ["epochs: 100 instead of 10,000"]),
+        ({"dim": 100, "seed": 123, "device": "cuda", "models": ALL[::-1]}, []),
         ({"dim": 10, "epochs": 10_000}, ["epochs: 10,000 instead of 50,000"]),
         ({"dim": 100, "samples": 1_000}, ["samples: 1,000 instead of 10,000"]),
-        ({"dtype": "float64"}, ["dtype: float64 instead of float32"]),
         ({"models": ("abs",)}, ["models: without relu, sigmoid, ground-truth"]),
-        ({"dim": 3}, ["dim: 3 instead of 2, 10 or 100"]),
         (
             {"dim": 7, "trials": 1, "epochs": 1},
             ["dim: 7 instead of 2, 10 or 100", "trials: 1 instead of 20"],
@@ -74,7 +62,6 @@ def test_defaults_by_dimension(options, epochs, samples, dtype):
             {"solver": "newton"},
             ["solver: newton instead of adam", "dtype: float64 instead of float32"],
         ),
-        ({"test_samples": 10}, ["test samples: 10 instead of 1,000"]),
         ({"learning_rate": 0.1}, ["learning rate: 0.1 instead of 0.001"]),
     ],
     ids=str,
@@ -88,14 +75,9 @@ def test_every_deviation_is_a_sentence(options, wanted):
     [
         ({"dim": 0}, "--dim 0: give a whole number of at least 1"),
         ({"dim": 10**30}, f"--dim {10**30}: give a whole number of at most {10**12}"),
-        ({"epochs": 0}, "--epochs 0: give a whole number of at least 1"),
         ({"samples": 1}, "--samples 1: give a whole number of at least 2"),
-        ({"seed": 2**63}, f"--seed {2**63}: give a whole number of at most {2**63 - 1}"),
         ({"solver": "sgd"}, "--solver sgd: unknown; give adam, newton"),
-        ({"solver": ""}, "--solver : unknown; give adam, newton"),
         ({"dtype": "half"}, "--dtype half: unknown; give float32, float64"),
-        ({"models": ()}, f"--models is empty: give some of {', '.join(ALL)}"),
-        ({"models": ("abs", "tanh")}, f"--models tanh: unknown; give {', '.join(ALL)}"),
         ({"models": ("abs", "relu", "abs")}, "--models: 'abs' is given twice; give it once"),
     ],
     ids=str,
@@ -106,19 +88,9 @@ def test_options_that_are_refused(options, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"dim": 0}, {"dim": "2"}, {"models": ["tanh"]}, {"solver": "sgd"}, {"colour": "red"}],
-    ids=str,
-)
-def test_records_that_were_tampered_with_do_not_come_back(change):
-    with pytest.raises((msgspec.ValidationError, InputError)):
-        msgspec.convert({**msgspec.to_builtins(make()), **change}, GaussianConfig)
-
-
 def test_threads_are_for_large_runs():
-    assert threads(make(trials=2, samples=100)) == 1
-    assert threads(make(dim=100)) == torch.get_num_threads()
+    assert STUDY.threads(make(trials=2, samples=100)) == 1
+    assert STUDY.threads(make(dim=100)) == torch.get_num_threads()
 
 
 GAUSSIANS = {
@@ -126,25 +98,23 @@ GAUSSIANS = {
     "huge": '{"mean": [0, 0], "covariance": [[1e200, 0], [0, 1e200]]}',
     "small": '{"mean": [0, 0], "covariance": [[1e-200, 0], [0, 1e-200]]}',
     "far": '{"mean": [1e12, 1e12], "covariance": [[1, 0], [0, 1]]}',
-    "tiny": '{"mean": [5, 5], "covariance": [[1e-30, 0], [0, 1e-30]]}',
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "dim", "message"),
     [
-        ("three", {"dim": 2}, "has 3 dimensions, but --dim is 2"),
-        ("huge", {"dim": None}, "--dtype float32: cannot hold the samples"),
-        ("small", {"dim": None}, "--dtype float32: cannot hold the samples"),
-        ("far", {"dim": None}, "--dtype float32: too coarse for this Gaussian"),
-        ("tiny", {"dim": None}, r"--dtype float32: (too coarse|cannot hold)"),
+        ("three", 2, "has 3 dimensions, but --dim is 2"),
+        ("huge", None, "--dtype float32: cannot hold the samples"),
+        ("small", None, "--dtype float32: cannot hold the samples"),
+        ("far", None, "--dtype float32: too coarse for this Gaussian"),
     ],
 )
-def test_gaussians_that_are_refused(tmp_path, name, options, message):
+def test_gaussians_that_are_refused(tmp_path, name, dim, message):
     file = tmp_path / "g.json"
     file.write_text(GAUSSIANS[name])
     with pytest.raises(InputError, match=message):
-        start(STUDY, config_of("gaussian", gaussian=file, **options), tmp_path / "run")
+        start(STUDY, config_of("gaussian", gaussian=file, dim=dim), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     if name in ("huge", "small"):
         config = config_of("gaussian", gaussian=file, dim=None, dtype="float64")
@@ -180,13 +150,6 @@ def test_same_seed_same_data(dim):
     for model in TRAINED:
         assert torch.equal(starts(a, model).values, starts(b, model).values)
         assert not bool((starts(a, model).values == starts(other, model).values).any())
-
-
-def test_the_gaussian_is_that_of_the_source():
-    gaussian = problem(dim=10).gaussian
-    assert gaussian.dtype == torch.float64
-    assert float(gaussian.eigenvalues[0]) == pytest.approx(1, abs=1e-12)
-    assert float(gaussian.mean.abs().max()) <= 10
 
 
 def test_neither_options_of_training_nor_the_global_generator_change_the_data():
@@ -225,21 +188,14 @@ def test_one_draw_is_shared_by_the_models(dim):
     assert tensors["relu"]["0.weight"].shape == (3, 2 * dim, dim)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_hyperplane_passes_through_a_sample(dtype):
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("float64", 1e-12)])
+def test_every_hyperplane_passes_through_a_sample(dtype, close):
     given = problem(dim=3, dtype=dtype)
     tensors = starts(given, "relu").tensors()
     weight, bias = tensors["0.weight"].double(), tensors["0.bias"].double()
     reach = (weight @ given.x.double().T + bias[..., None]).abs() / weight.norm(dim=-1)[..., None]
-    assert float(reach.amin(-1).max()) < (1e-12 if dtype == "float64" else 1e-5)
-    # Most hyperplanes go through samples of their own.
-    assert len(torch.unique(reach.argmin(-1))) > 9
-
-
-def test_weights_are_kaiming_normal():
-    weight = starts(problem(dim=10, trials=100), "relu").tensors()["0.weight"]
-    assert float(weight.std()) == pytest.approx((2 / 10) ** 0.5, rel=0.02)
-    assert abs(float(weight.mean())) < 0.01
+    assert float(reach.amin(-1).max()) < close
+    assert len(torch.unique(reach.argmin(-1))) > 9  # most go through samples of their own
 
 
 def test_every_evaluation_has_a_test_set_of_its_own():
@@ -596,79 +552,38 @@ def test_a_gaussian_that_changed_is_refused(stopped, text):
         go_on(stopped)
 
 
-def test_the_users_gaussian_cannot_be_drawn_again(tmp_path):
-    file = tmp_path / "mine.json"
-    file.write_text('{"mean": [5, 5], "covariance": [[2, 1], [1, 2]]}')
-    start(STUDY, config_of("gaussian", gaussian=file, dim=None), tmp_path / "run").close()
-    (tmp_path / "run" / "gaussian.json").unlink()
-    file.unlink()
-    with pytest.raises(RunFolderError, match="start the run again with --gaussian and --force"):
-        go_on(tmp_path / "run")
-
-
-def test_the_users_gaussian_is_not_needed_again(tmp_path):
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_users_gaussian_is_not_needed_again_unless_the_saved_one_is_lost(tmp_path, saved):
     file = tmp_path / "mine.json"
     file.write_text('{"mean": [100, -100], "covariance": [[2, 1], [1, 2]]}')
     config = config_of("gaussian", gaussian=file, dim=None, models=("ground-truth",))
     start(STUDY, config, tmp_path / "run").close()
     file.unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    if saved:
         run = go_on(tmp_path / "run")
-    assert run.json("gaussian.json")["mean"] == [100, -100]
-    assert json.loads((run.path / "config.json").read_text())["options"]["dim"] == 2
+        assert run.json("gaussian.json")["mean"] == [100, -100]
+        assert run.config["options"]["dim"] == 2
+        return
+    (tmp_path / "run" / "gaussian.json").unlink()
+    with pytest.raises(RunFolderError, match="start the run again with --gaussian and --force"):
+        go_on(tmp_path / "run")
 
 
-# --- Published values, typed a second time and by rows ----------------------------------------
+# --- Published values -------------------------------------------------------------------------
 
-DIMS = (2, 10, 100)
-MSE = {  # mean, variance, minimum, maximum
-    "relu": [
-        (0.0284, 1.94e-3, 2e-6, 0.2080),
-        (0.0279, 1.70e-5, 0.0210, 0.0373),
-        (0.0077, 3.6e-5, 0.0020, 0.0293),
+
+@pytest.mark.parametrize(
+    ("key", "mean", "detail"),
+    [
+        (("train_mse", "relu", 2), 0.0284, {"variance": 1.94e-3, "min": 2e-6, "max": 0.2080}),
+        (("train_mse", "abs", 10), 0.0339, {"variance": 1e-6, "min": 0.0334, "max": 0.0347}),
+        (("train_mse", "sigmoid", 100), 0.1274, {"variance": 2.1e-5}),
+        (("mirrored_pairs", "relu", 2), 0.40, {"std": 0.60}),
+        (("mean_distance", "abs", 100), 0.04, {"std": 0.00}),
+        (("sphericity", "relu", 100), 23.08, {"std": 0.58}),
+        (("sphericity", "ground-truth", 2), 9.1e-7, {}),
     ],
-    "abs": [
-        (0.1220, 9.94e-3, 0, 0.2069),
-        (0.0339, 1e-6, 0.0334, 0.0347),
-        (0.0165, 2e-6, 0.0150, 0.0201),
-    ],
-    "sigmoid": [
-        (0.2675, 7e-6, None, None),
-        (0.2743, 1.6e-5, None, None),
-        (0.1274, 2.1e-5, None, None),
-    ],
-}
-MEAN_AND_SD = {
-    ("mean_distance", "relu"): [(0.37, 0.46), (0.18, 0.09), (0.57, 0.09)],
-    ("mean_distance", "abs"): [(1.01, 1.28), (0.07, 0.01), (0.04, 0.00)],
-    ("mean_distance", "sigmoid"): [(3.57, 1.79), (5.12, 0.55), (5.28, 0.14)],
-    ("sphericity", "relu"): [(1.90, 0.56), (5.74, 2.08), (23.08, 0.58)],
-    ("sphericity", "abs"): [(0.85, 0.71), (1.06, 0.00), (3.64, 0.18)],
-    ("sphericity", "sigmoid"): [(3.41, 0.03), (7.85, 0.25), (36.86, 0.30)],
-    ("sphericity", "ground-truth"): [(9.1e-7, None), (5.8e-6, None), (2.4e-3, None)],
-    ("mirrored_pairs", "relu"): [(0.40, 0.60), (0, None), (0, None)],
-}
-
-
-def test_published_values_are_those_of_the_table():
-    typed = {
-        **{
-            ("train_mse", model, dim): (mean, variance, None, low, high)
-            for model, rows in MSE.items()
-            for dim, (mean, variance, low, high) in zip(DIMS, rows, strict=True)
-        },
-        **{
-            (*key, dim): (mean, None, std, None, None)
-            for key, rows in MEAN_AND_SD.items()
-            for dim, (mean, std) in zip(DIMS, rows, strict=True)
-        },
-    }
-    values = {key: (v.mean, v.variance, v.std, v.min, v.max) for key, v in PUBLISHED.items()}
-    assert values == typed
-    assert PUBLISHED["train_mse", "abs", 10].detail() == {
-        "variance": 1e-6,
-        "min": 0.0334,
-        "max": 0.0347,
-    }
-    assert PUBLISHED["sphericity", "ground-truth", 2].detail() == {}
+)
+def test_published_values_are_those_of_the_table(key, mean, detail):
+    assert len(PUBLISHED) == 33
+    assert (PUBLISHED[key].mean, PUBLISHED[key].detail()) == (mean, detail)
