@@ -92,11 +92,6 @@ class Evidence:
         variant, name = self._key(model)
         return self.published_mean(metric, name, variant)
 
-    def published_pair(self, metric: str, model: str, than: str, digits: int = 3) -> str | None:
-        """Return both published means, for a sentence."""
-        a, b = self.published(metric, model), self.published(metric, than)
-        return None if a is None or b is None else f"{show(a, digits)} against {show(b, digits)}"
-
     def number(self, fact: str) -> float:
         """Return a fact of the run that is a number."""
         value = self.facts[fact]
@@ -153,7 +148,9 @@ class _OfPair(msgspec.Struct, frozen=True):
 
     def published(self, evidence: Evidence) -> str | None:
         """Return the two published means."""
-        return evidence.published_pair(self.metric, self.model, self.than, self._digits)
+        means = [evidence.published(self.metric, name) for name in (self.model, self.than)]
+        shown = [show(mean, self._digits) for mean in means if mean is not None]
+        return " against ".join(shown) if len(shown) == 2 else None
 
     def _difference(self, a: Values, b: Values) -> tuple[float, str]:
         """Return the mean difference, 0 if it is nothing but rounding, and the means in words."""

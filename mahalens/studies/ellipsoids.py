@@ -8,6 +8,7 @@ principal axes. With ``--data``, ellipsoids are fitted to the classes of real da
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -17,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import msgspec
 import numpy as np
 
 from mahalens import geometry
@@ -447,19 +449,16 @@ def published(
 class Drawn:
     """Ellipsoids and points of a run, shared by all methods.
 
-    ``whitening`` [K, D, D], ``axes`` [K, R, D] with ``spreads`` [K, R], and ``rest`` [K, number of
-    ranks] (spreads across the kept axes, by mean precision) are there if a method needs them.
+    ``parts`` are ``whitening`` [K, D, D], ``axes`` [K, R, D] with ``spreads`` [K, R], and ``rest``
+    [K, number of ranks] (spreads across the kept axes, by mean precision), if a method needs them.
     ``truth`` and ``start`` are [T, D]; all are float32, as published as far as one can tell.
     """
 
     config: EllipsoidConfig
     means: Tensor
-    whitening: Tensor | None
-    axes: Tensor | None
-    spreads: Tensor | None
-    rest: Tensor | None
     truth: Tensor
     start: Tensor
+    parts: dict[str, Tensor]
     seconds: float
 
     def metric(self, model: str) -> tuple[Ellipsoids, Norm]:
@@ -470,10 +469,10 @@ class Drawn:
         if method == "spherical":
             ones = torch.ones(len(self.means), device=self.means.device)
             return geometry.SphericalEllipsoids(self.means, ones), "l2"
-        axes, spreads = (_there(part)[:, :rank] for part in (self.axes, self.spreads))
+        axes, spreads = (self.parts[name][:, :rank] for name in ("axes", "spreads"))
         if method == "remainder":
             place = self.config.ranks.index(int(rank or 0))
-            rest = torch.minimum(_there(self.rest)[:, place], spreads[:, -1])
+            rest = torch.minimum(self.parts["rest"][:, place], spreads[:, -1])
             return geometry.LowRankEllipsoids(self.means, axes, spreads, rest), "l2"
         norm: Norm = "l1" if method == "pca-l1" else "l2"
         return geometry.LowRankEllipsoids(self.means, axes, spreads), norm
@@ -481,12 +480,12 @@ class Drawn:
     @cached_property
     def full(self) -> FullEllipsoids:
         """The full ellipsoids."""
-        return geometry.FullEllipsoids(self.means, _there(self.whitening))
+        return geometry.FullEllipsoids(self.means, self.parts["whitening"])
 
     @cached_property
     def full_distances(self) -> Tensor | None:
         """Mahalanobis distances of the true points [T, K], if whole covariances are there."""
-        return None if self.whitening is None else self.full.distances(self.truth)
+        return self.full.distances(self.truth) if "whitening" in self.parts else None
 
     def problem(self, model: str) -> SearchProblem:
         """Return what is searched: the true points by their distances, with noise if asked for."""
@@ -513,12 +512,6 @@ class Drawn:
         return kind(problem, self.start[: len(problem)], steps=self.config.steps)
 
 
-def _there(part: Tensor | None) -> Tensor:
-    if part is None:
-        raise RuntimeError("a method uses ellipsoids that were not drawn for it")
-    return part
-
-
 @functools.lru_cache(maxsize=1)
 def draw(config: EllipsoidConfig) -> Drawn:
     """Draw a run's ellipsoids, one covariance at a time.
@@ -532,34 +525,36 @@ def draw(config: EllipsoidConfig) -> Drawn:
     began = time.perf_counter()
     count, dim, rank = config.count, config.dim, config.largest_rank
     covariances = DrawnCovariances(dim, count, config.seed)
-    whitening = torch.empty(count, dim, dim) if config.needs_full else None
-    axes = torch.empty(count, rank, dim) if rank else None
-    spreads = torch.empty(count, rank) if rank else None
-    rest = torch.empty(count, len(config.ranks)) if "remainder" in config.methods else None
+    parts = {}
+    if config.needs_full:
+        parts["whitening"] = torch.empty(count, dim, dim)
+    if rank:
+        parts |= {"axes": torch.empty(count, rank, dim), "spreads": torch.empty(count, rank)}
+    if "remainder" in config.methods:
+        parts["rest"] = torch.empty(count, len(config.ranks))
     for k in range(count):
         covariance = covariances[k]
         precisions = 0.0
-        if whitening is not None or rest is not None:
+        if {"whitening", "rest"} & parts.keys():
             inverse = _invert_factor(covariance)
             precisions = float(inverse.square().sum())
-            if whitening is not None:
-                whitening[k] = inverse
-        if axes is not None and spreads is not None:
+            if "whitening" in parts:
+                parts["whitening"][k] = inverse
+        if rank:
             values, vectors = top_eigenpairs(covariance.numpy(), rank)
-            axes[k] = torch.from_numpy(vectors)
-            spreads[k] = torch.from_numpy(np.sqrt(values))
-            if rest is not None:
-                kept = np.cumsum(1 / values)
+            parts["axes"][k] = torch.from_numpy(vectors)
+            parts["spreads"][k] = spreads = torch.from_numpy(np.sqrt(values))
+            if "rest" in parts:
+                left = precisions - np.cumsum(1 / values)
                 for place, r in enumerate(config.ranks):
-                    left = precisions - kept[r - 1]
-                    rest[k, place] = ((dim - r) / left) ** 0.5 if r < dim else spreads[k, -1]
+                    across = ((dim - r) / left[r - 1]) ** 0.5 if r < dim else float(spreads[-1])
+                    parts["rest"][k, place] = across
     points = {
-        name: draw_points(dim, number, config.seed, name, torch.float32)
+        name: draw_points(dim, number, config.seed, name, torch.float32).to(config.device)
         for name, number in (("means", count), ("truth", config.trials), ("start", config.trials))
     }
-    parts = {"whitening": whitening, "axes": axes, "spreads": spreads, "rest": rest, **points}
-    moved = {name: None if t is None else t.to(config.device) for name, t in parts.items()}
-    return Drawn(config=config, seconds=time.perf_counter() - began, **moved)  # type: ignore[arg-type]
+    moved = {name: part.to(config.device) for name, part in parts.items()}
+    return Drawn(config, **points, parts=moved, seconds=time.perf_counter() - began)
 
 
 def _invert_factor(covariance: Tensor) -> Tensor:
@@ -612,27 +607,19 @@ def jobs(config: EllipsoidConfig) -> list[Job]:
 
 def measure(config: EllipsoidConfig, job: Job, context: Context) -> Mapping[str, Measures]:
     """Search for the points of a run with one method, or fit all models of one trial to data."""
+    from mahalens.studies.run import thread_count
+
     if config.data is not None:
         from mahalens.studies.ellipsoids_data import measure_fits
 
         return measure_fits(config, job, context)
     context.report(0.0, "drawing ellipsoids")
-    drawn = draw(_without_run(config))
+    # The options that decide what is drawn and sought, for the cache of drawings.
+    drawn = draw(msgspec.structs.replace(config, budget=None, shortened=(), tensorboard=False))
     rank = split_model(job.work)[1] or (config.dim if job.work == "elliptical" else 1)
-    work = float(config.trials * config.count * rank * config.dim)
-    if work >= LARGE_STEP:
+    small = config.trials * config.count * rank * config.dim < LARGE_STEP
+    with thread_count(1) if small else contextlib.nullcontext():
         return {job.work: _search(drawn, job.work, context)}
-    from mahalens.studies.run import thread_count
-
-    with thread_count(1):
-        return {job.work: _search(drawn, job.work, context)}
-
-
-def _without_run(config: EllipsoidConfig) -> EllipsoidConfig:
-    """Return the options that decide what is drawn and sought, for the cache of drawings."""
-    import msgspec
-
-    return msgspec.structs.replace(config, budget=None, shortened=(), tensorboard=False)
 
 
 def _search(drawn: Drawn, model: str, context: Context) -> Measures:

@@ -195,10 +195,10 @@ def test_the_distances_of_a_run_are_those_of_the_library(model):
 
 def test_only_what_methods_need_is_computed():
     drawn = draw(make(**SMALL, methods=("spherical",)))
-    assert drawn.whitening is drawn.axes is None
+    assert not drawn.parts
     drawn = draw(make(**SMALL, methods=("pca-l1",)))
-    assert drawn.whitening is None
-    assert drawn.axes.shape == (20, 5, 12)
+    assert drawn.parts.keys() == {"axes", "spreads"}
+    assert drawn.parts["axes"].shape == (20, 5, 12)
 
 
 def test_errors_by_rank_are_those_of_truncated_ellipsoids():
