@@ -119,7 +119,7 @@ def draw_known(y: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Each sample with its own values in an order of its own: nothing but their spread is left."""
+    """Each sample with its values in a random order: nothing but their spread is left."""
     order = torch.rand(x.shape, generator=generator).argsort(1)
     return x.gather(1, order)
 

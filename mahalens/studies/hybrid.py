@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 from mahalens import data, nn, train
 from mahalens.errors import InputError
 from mahalens.studies import claims, study
@@ -380,6 +378,8 @@ def measure(config: HybridConfig, job: Job, context: Context) -> dict[str, Measu
 def _measure_model(
     config: HybridConfig, model: str, trials: Sequence[int], sets: Sequence[Samples]
 ) -> Measures:
+    from mahalens.studies.networks import curve_metrics, measured_epochs
+
     rates, rate_losses, seconds = _choose_rates(config, model, trials, sets)
     rows = [
         _Row(trial, samples.x, samples.y, rate)
@@ -391,7 +391,7 @@ def _measure_model(
         scores = [_judge(stack[t], s.test_x, s.test_y) for t, s in enumerate(sets)]
         return {"accuracy": torch.stack([accuracy for accuracy, _ in scores])}
 
-    at = tested_epochs(config.epochs)
+    at = measured_epochs(config.epochs, POINTS)
     solver = _fit(config, model, rows, sets[0], test, at)
     # Where all trials ran away and training ended early, later accuracies stay NaN.
     accuracy = torch.full((len(sets), len(at)), math.nan)
@@ -406,7 +406,7 @@ def _measure_model(
         "train_loss": losses[:, -1].double(),
         "epochs_to_tenth": epochs_until(losses, goal),
         "fastest_epochs": epochs_until(rate_losses, goal).amin(1),
-        "late_gain": late_gain(epochs, accuracy),
+        "late_gain": curve_metrics(epochs, accuracy)["late_gain"].double(),
         **{name: torch.tensor([r[name] for r in readings]).double() for name in readings[0]},
         "rate": rates,
         "seconds": torch.full((len(sets),), solver.seconds / len(sets)).double(),
@@ -447,10 +447,9 @@ class _Row:
 def _choose_rates(
     config: HybridConfig, model: str, trials: Sequence[int], sets: Sequence[Samples]
 ) -> tuple[Tensor, Tensor, float]:
-    """Choose the learning rate of each trial by samples that are held out of its training.
+    """Choose the learning rate of each trial by samples held out of its training.
 
-    Returns the rates ``[T]``, the training losses with all rates and draws ``[T, R, E]``, and the
-    seconds. All rates of all trials train as one stack.
+    Returns the rates ``[T]``, the losses with all rates and draws ``[T, R, E]``, and the seconds.
     """
     draws = SMALL_DRAWS if len(sets[0].y) < FEW else 1
     rows, held = [], []
@@ -473,12 +472,7 @@ def _choose_rates(
 
 
 def best_rates(accuracy: Tensor, loss: Tensor) -> Tensor:
-    """Return each trial's rate with the highest accuracy, and of equals the lowest loss ``[T, R]``.
-
-    >>> import torch
-    >>> best_rates(torch.tensor([[90.0, 95, 95, 95, math.nan]]), torch.tensor([[1.0, 3, 2, 4, 0]]))
-    tensor([0.0100], dtype=torch.float64)
-    """
+    """Return each trial's rate with the highest accuracy ``[T, R]``, of equals the lowest loss."""
     accuracy = accuracy.nan_to_num(-1.0)  # a network that ran away is taken last
     best = accuracy == accuracy.max(1, keepdim=True).values
     place = torch.where(best, loss.nan_to_num(math.inf), math.inf).argmin(1)
@@ -558,50 +552,16 @@ def _losses(solver: Any, epochs: int) -> Tensor:
     return losses
 
 
-def tested_epochs(epochs: int) -> list[int]:
-    """Return when networks are tested: at the start, ever more rarely, near and at the end.
-
-    >>> tested_epochs(20)
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 16, 18, 20]
-    """
-    places = np.geomspace(1, epochs, POINTS).round().astype(int).tolist()
-    return sorted({0, *places, epochs - max(1, epochs // 10)})
-
-
 def area(at: Tensor, accuracy: Tensor) -> Tensor:
-    """Return the mean of a curve ``[T, L]`` over all epochs ``[T]``, straight between its points.
-
-    >>> import torch
-    >>> area(torch.tensor([0, 2, 4]), torch.tensor([[0.0, 100.0, 100.0]]))
-    tensor([75.], dtype=torch.float64)
-    """
+    """Return the mean of a curve ``[T, L]`` over all epochs ``[T]``, linear between its points."""
     return torch.trapezoid(accuracy.double(), at.double()) / float(at[-1] - at[0])
 
 
 def epochs_until(losses: Tensor, goal: float) -> Tensor:
-    """Return the first epoch ``[...]`` with a loss ``[..., E]`` of at most ``goal``.
-
-    One more than there are if none has.
-
-    >>> import torch
-    >>> epochs_until(torch.tensor([[3.0, 2.0, 1.0], [3.0, 3.0, 3.0]]), 2.0)
-    tensor([2., 4.], dtype=torch.float64)
-    """
+    """Return the first epoch ``[...]`` with a loss ``[..., E]`` of at most ``goal``, else E + 1."""
     met = losses <= goal
     first = met.double().argmax(-1) + 1
     return torch.where(met.any(-1), first, losses.shape[-1] + 1).double()
-
-
-def late_gain(at: Tensor, accuracy: Tensor) -> Tensor:
-    """Return what a curve ``[T, L]`` gained in the last tenth of the epochs ``[T]``.
-
-    >>> import torch
-    >>> late_gain(torch.tensor([0, 9, 10]), torch.tensor([[0.0, 80.0, 81.0]]))
-    tensor([1.], dtype=torch.float64)
-    """
-    last = int(at[-1])
-    before = int((at <= last - max(1, last // 10)).sum()) - 1
-    return (accuracy[:, -1] - accuracy[:, before]).double()
 
 
 def read_layer(module: Module, x: Tensor) -> dict[str, float]:
@@ -618,14 +578,6 @@ def read_layer(module: Module, x: Tensor) -> dict[str, float]:
       negative numbers: 0 is a ReLU, 1 an Abs, -1 a linear unit.
 
     All in percent but the last; NaN where there are no such units.
-
-    >>> import torch
-    >>> from torch.nn import Linear, Sequential
-    >>> net = Sequential(Linear(1, 2, bias=False), nn.AbsReLU([True, False]), Linear(2, 2))
-    >>> _ = torch.nn.init.ones_(net[0].weight)
-    >>> numbers = read_layer(net, torch.tensor([[-1.0], [-2.0]]))
-    >>> numbers["dead"], numbers["dead_relu"], numbers["flat_abs"], numbers["abs_weight"]
-    (50.0, 100.0, 100.0, 100.0)
     """
     layers: list[Any] = list(module.children())
     first, activation, last = layers

@@ -172,13 +172,13 @@ def statuses(codes: Tensor) -> list[str]:
     return [every[code].value for code in codes.tolist()]
 
 
-def measured_epochs(epochs: int) -> list[int]:
+def measured_epochs(epochs: int, points: int = CURVE_POINTS) -> list[int]:
     """Return the epochs of the learning curve: the start, evenly on a log scale, near the end.
 
     >>> measured_epochs(6)
     [0, 1, 2, 3, 4, 5, 6]
     """
-    spaced = np.geomspace(1, epochs, CURVE_POINTS).round().astype(int).tolist()
+    spaced = np.geomspace(1, epochs, points).round().astype(int).tolist()
     return sorted({0, *spaced, max(0, epochs - max(1, epochs // 10)), epochs})
 
 

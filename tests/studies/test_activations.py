@@ -7,7 +7,6 @@ import torch
 from small_runs import config_of
 from torch import nn
 
-from mahalens.errors import InputError
 from mahalens.nn import Chain
 from mahalens.studies import networks as of
 from mahalens.studies import representation
@@ -26,8 +25,8 @@ from mahalens.studies.activations import (
     split,
     text_of,
 )
-from mahalens.studies.run import Context, start
-from mahalens.studies.study import Job, Measures, Results
+from mahalens.studies.run import Context
+from mahalens.studies.study import Job, Results
 from mahalens.train import TrialStack
 
 make = ActivationsConfig.with_defaults
@@ -62,7 +61,6 @@ def test_three_forms_of_every_activation(name):
 def test_the_references_are_the_six_of_the_paper():
     for model in representation.PRIMARY:
         assert text_of(model, 10) == representation.text_of(model, 10)
-    assert len({(model.colour, model.marker) for model in MODELS.values()}) == len(MODELS) == 21
     assert MODELS["gelu2-neg"].label == "GELU2-Neg"
     assert len(set(PAIRS)) == len(PAIRS)
     assert {("gelu2", "gelu"), ("abs2-neg", "relu2-neg")} <= set(PAIRS)
@@ -71,48 +69,6 @@ def test_the_references_are_the_six_of_the_paper():
     assert STUDY.published(config, "test_accuracy", "relu2", "mnist").mean == 47.20
     assert STUDY.published(config, "test_accuracy", "relu2", "digits") is None
     assert STUDY.published(config, "test_accuracy", "gelu2", "mnist") is None
-
-
-def test_defaults_and_deviations():
-    config = make()
-    assert (config.data, config.trials, config.epochs) == (("digits",), 10, 2_000)
-    assert (config.pixels, config.solver, config.train_size) == ("normalised", "sgd", None)
-    large = make(data=["digits", "mnist"])
-    assert (large.trials, large.epochs, large.train_size) == (10, 1_000, 5_000)
-    assert make(published=True, pixels="raw").deviations() == []
-    texts = make(data=["mnist"], solver="adam", models=["relu", "gelu"]).deviations()
-    assert any(text.startswith("models: without relu2, relu2-neg, abs,") for text in texts)
-    assert {
-        "training samples: at most 5,000 instead of all",
-        "epochs: 1,000 instead of 5,000",
-        "solver: adam instead of sgd",
-    } <= set(texts)
-    assert "data: digits instead of mnist" in config.deviations()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"models": ["gelu3"]}, "--models gelu3: unknown; give relu, relu2, relu2-neg"),
-        ({"pixels": "both"}, "--pixels both: unknown; give normalised, raw"),
-        ({"solver": "newton"}, "--solver newton: unknown; give sgd, adam"),
-        ({"published": True, "data": ["digits"]}, "--published with --data digits"),
-        ({"published": True, "solver": "adam"}, "--published with --solver adam"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        make(**options)
-
-
-def test_data_that_are_refused(tmp_path):
-    for options, message in (
-        ({"data": ["nowhere"]}, "nowhere"),
-        ({"train_size": 5}, "--train-size 5: digits has 10 classes"),
-    ):
-        with pytest.raises(InputError, match=message):
-            start(STUDY, config_of("activations", **options), tmp_path / "run")
-        assert not (tmp_path / "run").exists()
 
 
 # --- Reading ----------------------------------------------------------------------------------
@@ -218,22 +174,3 @@ def test_features_of_a_table_are_standardised_one_by_one():
     own = measures_of(config, "relu", data="wine")
     raw = measures_of(make(data=["wine"], epochs=3, pixels="raw"), "relu", data="wine")
     assert float(own.metrics["train_loss"]) < 2 < float(raw.metrics["train_loss"])
-
-
-def test_jobs_are_a_few_trials_each():
-    every = STUDY.jobs(config_of("activations", data=("digits", "wine"), trials=6))
-    assert {(job.first, job.count) for job in every} == {(0, 5), (5, 1)}
-    assert len({job.name for job in every}) == len(every) == 2 * 2 * 3
-
-
-def test_networks_that_are_still_learning_are_told_of():
-    gains = torch.tensor([2.0, torch.nan, 4.0])
-    measures = {
-        ("digits", "gelu2"): Measures({"late_gain": gains}, seconds=1.0),
-        ("digits", "relu"): Measures({"late_gain": gains * 0}, seconds=1.0),
-    }
-    results = Results(measures, {})
-    finish(small(), results)
-    (caution,) = results.cautions
-    assert caution.startswith("1 of 2 networks still gained more than 1 point")
-    assert "GELU2 (digits), 3.0 points" in caution

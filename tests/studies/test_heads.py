@@ -20,7 +20,6 @@ from mahalens.studies import heads_networks as of
 from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.heads import (
     CLAIMS,
-    FULL_DATA,
     METRICS,
     MODELS,
     PAIRS,
@@ -93,22 +92,6 @@ def test_the_other_set_is_standardised_like_the_known_one(monkeypatch):
     assert len(task.y) + len(task.held_y) == len(digits.y)
     task = of.task_of(make(data=["fashion-mnist"], train_size=300), "fashion-mnist", 0)
     assert len(task.y) + len(task.held_y) == 300
-
-
-def test_classes_that_are_known():
-    y = torch.tensor([0, 2, 4, 2])  # three classes, numbered with gaps
-    labels = of.draw_known(y, torch.Generator().manual_seed(0))
-    assert sorted(labels[[0, 2, 4]].tolist()) == [-1, 0, 1]
-    assert labels[[1, 3]].tolist() == [-1, -1]
-
-
-def test_shuffling_keeps_the_values_of_each_sample():
-    x = torch.rand(5, 30, generator=torch.Generator().manual_seed(0))
-    mixed = of.shuffle(x, torch.Generator().manual_seed(1))
-    assert torch.equal(mixed.sort(1).values, x.sort(1).values)
-    assert not torch.equal(mixed.argsort(1)[0], x.argsort(1)[0])
-    orders = mixed.argsort(1).argsort(1), x.argsort(1).argsort(1)
-    assert not torch.equal(orders[0][0], orders[0][1])
 
 
 FOUR = np.arange(400) % 4
@@ -345,36 +328,6 @@ def test_calibration_error_bin_by_bin():
     assert of.calibration_error(certain, torch.tensor([1, 0])) == 1.0
 
 
-def test_likelihood_of_the_labels():
-    logits, y = logits_of(3, count=7)
-    logs = logits.double().softmax(1).log()
-    slow = -sum(float(logs[n, y[n]]) for n in range(7)) / 7
-    assert of.negative_log_likelihood(logits, y) == pytest.approx(slow)
-
-
-def test_auroc_counts_pairs():
-    generator = torch.Generator().manual_seed(0)
-    known = torch.randint(6, (40,), generator=generator).float()
-    unknown = torch.randint(8, (30,), generator=generator).float()
-    pairs = [(b > a) + 0.5 * (b == a) for a in known.tolist() for b in unknown.tolist()]
-    assert of.auroc(known, unknown) == pytest.approx(sum(pairs) / len(pairs))
-
-
-def test_rejected_beyond_the_threshold_of_others():
-    held = torch.arange(1.0, 100.0)  # the 95th of 99 is the limit
-    scores = torch.tensor([95.0, 95.5, 1.0, 200.0])
-    assert of.rejected_shares(held, 0.05, scores) == [50.0]
-
-
-def test_temperature_softens_what_is_too_sure():
-    logits, y = logits_of(5)
-    y[:250] = logits[:250].argmax(1)  # right in five of eight, and surer than that
-    assert of.temperature_of(3 * logits, y) > 1
-    assert of.temperature_of(3 * logits, y) == pytest.approx(3 * of.temperature_of(logits, y))
-    right = one_hot(y, 5).float()
-    assert math.isnan(of.temperature_of(right, y))  # none is best where all is right
-
-
 def test_a_head_rejects_as_its_threshold_says():
     y = torch.arange(400) % 2
     fit, held = (drawn(400, 3, seed=seed) + 4 * y[:, None] for seed in (0, 1))
@@ -462,13 +415,6 @@ def test_every_model_has_every_number_whatever_the_number_of_trials():
             assert all(bool(values.isfinite().all()) for values in measures.metrics.values())
 
 
-def test_detectors_of_one_network_share_its_accuracy(finished):
-    run = finished("heads")
-    for softmax, knn in zip(run.of("softmax"), run.of("knn"), strict=True):
-        assert softmax["test_accuracy"] == knn["test_accuracy"]
-        assert softmax["auroc"] != knn["auroc"]
-
-
 def test_kept_weights_give_the_numbers_of_the_record(finished):
     run = finished("heads")
     task = of.task_of(config_of("heads"), "digits", 1)
@@ -493,38 +439,6 @@ def test_a_user_file_without_images(tmp_path):
 
 
 # --- Options and claims -----------------------------------------------------------------------
-
-
-def test_defaults():
-    assert (DIGITS.data, make().trials, DIGITS.train_size, DIGITS.epochs) == (
-        ("digits",),
-        10,
-        None,
-        30,
-    )
-    assert (make(published=True).data, make(data=["mnist"]).epochs) == (FULL_DATA, 4)
-    assert "training samples: at most 10,000 instead of all" in make(data=["mnist"]).deviations()
-    texts = make(models=["softmax"], compactness=0.3, reject_rate=0.1).deviations()
-    assert any(text.startswith("models: without energy") for text in texts)
-    assert "weight of the compactness: 0.3 instead of 0.05" in texts
-    assert "reject rate: 0.1 instead of 0.05" in texts
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"models": ["nosuch"]}, "--models nosuch: unknown; give softmax"),
-        ({"reject_rate": 1.0}, "--reject-rate 1.0: give a number between 0 and 1"),
-        ({"reject_rate": 0.0}, "--reject-rate 0.0: give a number between 0 and 1"),
-        ({"compactness": -1.0}, "--compactness -1.0: give a number of at least 0"),
-        ({"compactness": math.nan}, "--compactness nan: give a number of at least 0"),
-        ({"published": True, "train_size": 3}, "--published with --train-size"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError) as caught:
-        make(**options)
-    assert str(caught.value).startswith(message)
 
 
 def test_models_are_read_and_tested():

@@ -12,28 +12,23 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mahalens.data import held_out, stream
-from mahalens.errors import InputError
 from mahalens.nn import AbsReLU
 from mahalens.studies.hybrid import (
-    FIXED_MIXTURES,
-    FULL_DATA,
     METRICS,
     MIXTURES,
-    MODELS,
     PAIRS,
     RATES,
     REFERENCE,
-    STUDY,
     HybridConfig,
     area,
     best_rates,
     epochs_until,
     jobs,
-    late_gain,
     measure,
     read_layer,
 )
-from mahalens.studies.run import Context, start
+from mahalens.studies.networks import curve_metrics as of_curve
+from mahalens.studies.run import Context
 from mahalens.studies.samples import samples_of
 from mahalens.studies.study import Job
 from mahalens.train import Batches
@@ -56,8 +51,6 @@ def test_mixtures_from_none_to_all_in_both_widths():
     assert shares["wide"] == [0, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 1]
     assert shares["narrow"] == [0, 1 / 4, 1 / 2, 3 / 4, 1]
     assert [MIXTURES[name].share for name in REFERENCE.values()] == [0.0, 0.0]
-    assert len({model.label for model in MODELS.values()}) == len(MODELS)
-    assert len({(model.colour, model.marker) for model in MODELS.values()}) == len(MODELS)
     assert len(PAIRS) == len(set(PAIRS)) == 16
     assert all(MIXTURES[a].family == MIXTURES[b].family for a, b in PAIRS)
 
@@ -68,53 +61,6 @@ def test_widths():
     assert [config.units("narrow-50", image) for image in (True, False)] == [4, 4]
     assert config.units("narrow-double", True) == 8
     assert [other.units(m, True) for m in ("abs-0", "narrow-0", "narrow-double")] == [16, 8, 16]
-
-
-def test_defaults_and_deviations():
-    config = make()
-    assert config.models == FIXED_MIXTURES
-    assert set(MIXTURES) - set(config.models) == {"learned", "narrow-learned"}
-    assert (config.trials, config.epochs, config.train_size) == (20, 100, None)
-    large = make(data=["iris", "mnist"])
-    assert (large.trials, large.epochs, large.train_size) == (10, 20, 5_000)
-    own = make(data=["mnist"], trials=3, epochs=4, train_size=100)
-    assert (own.trials, own.epochs, own.train_size) == (3, 4, 100)
-    assert make(models=["narrow-0", "abs-100", "abs-0"]).models == ("abs-0", "abs-100", "narrow-0")
-    options = {"data": ["digits"], "models": ["abs-0"], "trials": 3, "epochs": 7}
-    texts = make(**options, train_size=1000, hidden=8, narrow=8).deviations()
-    assert len(texts) == 7
-    assert texts[0] == f"data: digits instead of {', '.join(FULL_DATA)}"
-    assert texts[1].startswith("models: without abs-12, abs-25")
-    assert set(texts[2:]) == {
-        "training samples: at most 1,000 instead of all",
-        "epochs: 7 instead of 100",
-        "trials: 3 instead of 20",
-        "units of wide layers: 8 instead of as usual",
-        "units of narrow layers: 8 instead of 4",
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"models": ["abs-33"]}, "--models abs-33: unknown; give abs-0, abs-12"),
-        ({"hidden": 12}, "--hidden 12: give 8 or a multiple of it, so that shares are whole"),
-        ({"hidden": 0}, "--hidden 0: give a whole number of at least 1"),
-        ({"narrow": 6}, "--narrow 6: give 4 or a multiple of it"),
-        ({"narrow": 10**9}, "--narrow 1000000000: give a whole number of at most 100000"),
-        ({"published": True, "train_size": 9}, "--published with --train-size at most 9"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError) as caught:
-        make(**options)
-    assert str(caught.value).startswith(message)
-
-
-def test_samples_too_few_to_choose_by(tmp_path):
-    with pytest.raises(InputError, match="--data iris: 12 training samples leave none"):
-        start(STUDY, make(data=["iris"], train_size=12, epochs=1), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_only_the_widths_that_are_asked_for_are_computed():
@@ -212,19 +158,6 @@ def test_training_is_that_of_a_plain_loop_at_the_best_rate(measured, model):
             torch.testing.assert_close(own.weights[name][trial], tensor, rtol=0.02, atol=0.01)
 
 
-@pytest.mark.parametrize("family", REFERENCE)
-def test_trials_depend_neither_on_each_other_nor_on_models(measured, family):
-    names = ("abs-0", "abs-88", "narrow-0", "narrow-100")
-    fewer = make(data=["iris"], epochs=EPOCHS, trials=9, models=names)
-    alone = measure(fewer, Job("iris", family, 1, 1), Context())
-    assert len(alone) == 2
-    for model, own in alone.items():
-        for name, values in own.metrics.items():
-            if name != "seconds":
-                wanted = measured[model].metrics[name][1:]
-                torch.testing.assert_close(values, wanted, rtol=0, atol=0, equal_nan=True)
-
-
 def test_metrics_of_curves_and_gains(measured):
     for model, own in measured.items():
         reference = measured[REFERENCE[MIXTURES[model].family]]
@@ -268,8 +201,8 @@ def test_numbers_of_curves():
     assert epochs_until(losses, 1.0).tolist() == [2.0, 4.0, 1.0]
     assert epochs_until(losses[None], 1.0).shape == (1, 3)
     at = torch.tensor([0, 50, 89, 90, 100])
-    assert late_gain(at, torch.tensor([[0.0, 1, 2, 4, 9]])).tolist() == [5.0]
-    assert late_gain(torch.tensor([0, 1]), torch.tensor([[3.0, 4.0]])).tolist() == [1.0]
+    assert of_curve(at, torch.tensor([[0.0, 1, 2, 4, 9]]))["late_gain"].tolist() == [5.0]
+    assert of_curve(torch.tensor([0, 1]), torch.tensor([[3.0, 4.0]]))["late_gain"].tolist() == [1.0]
 
 
 # --- Reading ----------------------------------------------------------------------------------

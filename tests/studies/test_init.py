@@ -12,18 +12,13 @@ from torch import nn
 from torch.nn import functional
 
 from mahalens.data import held_out, stream
-from mahalens.errors import InputError
 from mahalens.init import METHODS, initialise
 from mahalens.nn import Abs
 from mahalens.studies.init import (
-    ALL_SETS,
     FROM_DATA,
     MODELS,
-    PAIRS,
     RIVALS,
-    SMALL_SETS,
     STARTS,
-    STUDY,
     InitConfig,
     batch_size,
     choose_rate,
@@ -35,7 +30,6 @@ from mahalens.studies.init import (
     start,
 )
 from mahalens.studies.run import Context
-from mahalens.studies.run import start as start_run
 from mahalens.studies.samples import samples_of
 from mahalens.studies.study import Job, Measures, Results
 
@@ -55,61 +49,6 @@ def measures_of(config, model, first=0, count=1, data="iris"):
 # --- Options and models -----------------------------------------------------------------------
 
 
-def test_defaults_and_deviations():
-    config = make()
-    assert (config.data, config.train_size, config.trials) == (SMALL_SETS, None, 10)
-    assert config.deviations() == ["data: without mnist, fashion-mnist"]
-    assert make(published=True).data == ALL_SETS
-    large = make(data=["mine.npz", "mnist"])
-    assert large.train_size == 5_000
-    assert "training samples: at most 5,000 instead of all" in large.deviations()
-    assert make(data=["mine.npz"]).train_size is None
-    full = make(published=True, data=["mnist"])
-    assert full.deviations() == ["data: without digits, iris, wine, breast-cancer, fashion-mnist"]
-    rates = {"image_rates": (0.01,), "table_rates": (0.02, 0.5)}
-    scaled = make(trials=3, models=["relu-lsuv"], tunings=1, start_rows=50, **rates)
-    text = "\n".join(scaled.deviations())
-    for word in ("trials: 3", "images: 0.01 ", "tables: 0.02, 0.5 ", "one: 1", "from: 50"):
-        assert word in text
-    assert "abs-cluster-pca," in text.split("models: without ")[1]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"models": ["abs-magic"]}, "abs-magic: unknown"),
-        ({"data": ["iris", "iris"]}, "'iris' is given twice"),
-        ({"image_rates": (0.1, -1.0)}, "--image-rates -1.0: give a number of at least"),
-        ({"table_rates": (math.nan,)}, "--table-rates nan: give a number of at least"),
-        ({"table_rates": (math.inf,)}, "--table-rates inf: give a number of at most"),
-        ({"table_rates": ()}, "learning rates of none; give positive numbers"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        make(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"data": ["digits"], "train_size": 100}, "100 training samples for a hidden layer of 128"),
-        ({"data": ["digits"], "train_size": 3}, "--train-size 3"),
-        ({"data": ["nowhere.npz"]}, "nowhere.npz"),
-        ({"data": ["rare.npz"]}, "class 2 has 1 of the 200 training samples; give at least 2"),
-    ],
-)
-def test_data_that_are_refused(tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
-    x = np.random.default_rng(0).normal(size=(200, 5)).astype("float32")
-    y = np.array([*(np.arange(199) % 2), 2])
-    np.savez("rare.npz", x=x, y=y, test_x=x, test_y=y)
-    with pytest.raises(InputError, match=message) as caught:
-        start_run(STUDY, small(**options), tmp_path / "run")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
 def test_models_are_all_starts_with_both_activations():
     every = {f"{activation}-{name}" for activation in ("abs", "relu") for name in STARTS}
     assert set(MODELS) == every - {"abs-cluster-pca-mirror"}
@@ -121,21 +60,6 @@ def test_models_are_all_starts_with_both_activations():
     # Each start from data differs in its hidden layer alone from one of the usual ones.
     usual = {STARTS[name].output for name in RIVALS}
     assert {STARTS[name].output for name in FROM_DATA} <= usual
-    assert len({(model.colour, model.marker) for model in MODELS.values()}) == len(MODELS)
-
-
-def test_every_start_is_tested_against_the_usual_ones():
-    known = [(a, b) for a, b in PAIRS if a in MODELS]
-    assert len(set(known)) == len(known)
-    for model in MODELS:
-        usual = f"{model.split('-')[0]}-kaiming"
-        assert ((model, usual) in known) == (model != usual)
-    assert {(a, b) for a, b in known if b.endswith("lsuv")} == {
-        (f"{activation}-{name}", f"{activation}-lsuv")
-        for activation in ("abs", "relu")
-        for name in ("whiten", "cluster-pca")
-    }
-    assert ("relu-cluster-pca", "relu-sample-point") in known
 
 
 # --- Starts -----------------------------------------------------------------------------------
@@ -269,18 +193,6 @@ def test_images_choose_from_rates_of_their_own():
     metrics = measures_of(small(epochs=1, table_rates=(1e-9, 0.01, 0.02)), "abs-kaiming", 0, 3)
     rates = metrics.metrics["learning_rate"].tolist()
     assert metrics.metrics["rate_at_end"].tolist() == [100.0 * (rate != 0.01) for rate in rates]
-
-
-def test_a_trial_depends_on_its_number_alone():
-    config = small(trials=3, epochs=2)
-    whole = measures_of(config, "abs-cluster-pca", 0, 3)
-    alone = measures_of(config, "abs-cluster-pca", 2, 1)
-    for name, values in whole.metrics.items():
-        if name != "start_seconds":
-            assert values[2:].tolist() == pytest.approx(alone.metrics[name].tolist(), 0, 0, True)
-    relu = measures_of(config, "relu-kaiming", 0, 2).metrics["longest_row"]
-    assert torch.equal(measures_of(config, "abs-kaiming", 0, 2).metrics["longest_row"], relu)
-    assert float(relu[0]) != float(relu[1])
 
 
 def test_a_training_that_explodes_has_no_numbers(monkeypatch):

@@ -267,10 +267,6 @@ def test_defaults_take_mnist_if_it_is_here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"published": True, "data": "digits"}, "--published with --data digits"),
-        ({"pixels": "grey"}, "--pixels grey"),
-        ({"models": ("foo",)}, "--models foo: unknown model"),
-        ({"networks": "nowhere"}, "nowhere: there is no such folder"),
         ({"networks": "{run}"}, "holds a run of perturbation; give the folder of a rep"),
         ({"networks": "{source}", "epochs": 3}, "--from with --epochs: its networks are trained"),
         ({"networks": "{source}", "models": ("abs2",)}, "has no abs2; it has relu"),

@@ -14,8 +14,7 @@ from small_runs import config_of, make_run
 from torch import nn
 
 from mahalens.data import LabelledData
-from mahalens.errors import InputError, Interrupted
-from mahalens.nn import Abs, Chain, Neg, OffsetL2, PointSlope
+from mahalens.nn import Chain, OffsetL2
 from mahalens.studies import networks as of
 from mahalens.studies.representation import (
     FAMILIES,
@@ -23,14 +22,13 @@ from mahalens.studies.representation import (
     MODELS,
     OFFSET_L2,
     PRIMARY,
-    STUDY,
     RepresentationConfig,
     choose_models,
     measure,
     published_value,
     text_of,
 )
-from mahalens.studies.run import Context, start
+from mahalens.studies.run import Context
 from mahalens.studies.study import Job
 from mahalens.train import TrialStack, stack
 from mahalens.train.compiled import why_not
@@ -40,39 +38,33 @@ make = RepresentationConfig.with_defaults
 
 # --- Models and options -----------------------------------------------------------------------
 
-TABLE_1 = {
-    "abs": [nn.Linear, Abs, nn.Linear],
-    "relu": [nn.Linear, nn.ReLU, nn.Linear],
-    "abs2": [nn.Linear, Abs, nn.Linear, Abs],
-    "abs2-neg": [nn.Linear, Abs, nn.Linear, Abs, Neg],
-    "relu2": [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU],
-    "relu2-neg": [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, Neg],
+TABLES = {
+    "abs": "Linear Abs Linear",
+    "relu": "Linear ReLU Linear",
+    "abs2": "Linear Abs Linear Abs",
+    "abs2-neg": "Linear Abs Linear Abs Neg",
+    "relu2": "Linear ReLU Linear ReLU",
+    "relu2-neg": "Linear ReLU Linear ReLU Neg",
+    "relu-l2": "Linear ReLU OffsetL2",
+    "relu-l2-neg": "Linear ReLU OffsetL2 Neg",
+    "abs-l2": "Linear Abs OffsetL2",
+    "abs-l2-neg": "Linear Abs OffsetL2 Neg",
+    "linear-l2": "Linear OffsetL2",
+    "linear-l2-neg": "Linear OffsetL2 Neg",
 }
-WITH_L2 = {
-    "relu-l2": [nn.Linear, nn.ReLU, OffsetL2],
-    "relu-l2-neg": [nn.Linear, nn.ReLU, OffsetL2, Neg],
-    "abs-l2": [nn.Linear, Abs, OffsetL2],
-    "abs-l2-neg": [nn.Linear, Abs, OffsetL2, Neg],
-    "linear-l2": [nn.Linear, OffsetL2],
-    "linear-l2-neg": [nn.Linear, OffsetL2, Neg],
-}
+"""The layers that a model should have, by the tables of the paper."""
 
 
 def parts_of(model):
-    """Return the layers that a model should have, by the tables of the paper."""
     bare, _, added = model.rpartition("-")
-    if added not in ("bias", "code", "point"):
-        return {**TABLE_1, **WITH_L2}[model]
-    parts = list({**TABLE_1, **WITH_L2}[bare])
-    if added == "point":
-        parts[2] = PointSlope
-    return parts
+    parts = TABLES[bare if added in ("bias", "code", "point") else model].split()
+    return [*parts[:2], "PointSlope", *parts[3:]] if added == "point" else parts
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_is_that_of_the_tables(model):
     network = Chain.parse(text_of(model, 3, 4), inputs=6).build()
-    assert [type(part) for part in network] == parts_of(model)
+    assert [type(part).__name__ for part in network] == parts_of(model)
     assert (network[0].in_features, network[0].out_features) == (6, 4)
     (output,) = [part for part in network[1:] if list(part.parameters())]
     if isinstance(output, nn.Linear):
@@ -116,16 +108,11 @@ def test_models_are_chosen_by_name_family_and_bias(names, bias, wanted):
     assert (set(chosen) if isinstance(wanted, set) else chosen) == wanted
 
 
-def test_defaults_are_the_published_protocol_on_digits():
-    config = make()
-    assert (config.pixels, config.epochs, config.trials) == (("normalised", "raw"), 5_000, 20)
-    assert (config.hidden, config.learning_rate, config.group) == (128, 1e-3, 20)
-    assert set(config.models) == set(MODELS)
-    assert config.deviations() == ["data: digits instead of mnist"]
+def test_deviations_and_groups():
+    assert make().deviations() == ["data: digits instead of mnist"]
     assert make(published=True, epochs=LONG_EPOCHS).deviations() == []
     assert make(executor="dask").group == 5  # groups of a cluster are small
     assert make(executor="dask", trials=3).group == 3
-    assert make(executor="dask", group=7).group == 7
     fewer = make(data="mnist", trials=5, epochs=1500, train_size=5000, models=("relu", "abs"))
     assert set(fewer.deviations()) == {
         "training samples: at most 5,000 instead of all",
@@ -133,44 +120,6 @@ def test_defaults_are_the_published_protocol_on_digits():
         "trials: 5 instead of 20",
         "models: without relu2, abs2, relu2-neg, abs2-neg",
     }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epochs": 0}, "--epochs 0: give"),
-        ({"train_size": 1}, "--train-size 1: give"),
-        ({"pixels": "grey"}, "--pixels grey: unknown; give normalised, raw"),
-        ({"bias": "maybe"}, "--bias maybe: give no, yes or both"),
-        ({"models": ("relu3",)}, "--models relu3: unknown model; give all, primary"),
-        ({"nodes": (128,)}, "--nodes 128: give whole numbers of at most 127"),
-        ({"published": True, "epochs": 7}, "--published with --epochs 7"),
-        ({"published": True, "data": "fashion-mnist"}, "--published with --data fashion-mnist"),
-        ({"group": 0}, "--group 0: give"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError) as caught:
-        make(**options)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train_size": 2000}, "--train-size 2000: digits has 1,437 training samples"),
-        ({"train_size": 5}, "--train-size 5: digits has 1,437 training samples of 10 classes"),
-        ({"data": "nosuch"}, "nosuch"),
-        ({"data": "flat.npz", "train_size": None}, "all pixels are equal"),
-    ],
-)
-def test_data_that_are_refused(tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
-    np.savez("flat.npz", x=np.full((30, 4), 7.0), y=np.arange(30) % 3)
-    with pytest.raises(InputError, match=message):
-        start(STUDY, config_of("representation", **options), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_published_values_are_those_of_the_right_table():
@@ -242,20 +191,6 @@ def test_trial_i_of_every_model_starts_from_the_same_first_layer():
         assert torch.equal(start_["0.weight"], tensors[0]["0.weight"])
         assert torch.equal(start_["0.bias"], tensors[0]["0.bias"])
     assert not torch.equal(tensors[0]["0.weight"][0], tensors[0]["0.weight"][1])
-
-
-def test_a_trial_does_not_depend_on_its_group():
-    config = small(models=("relu2",), trials=5)
-    whole = measure(config, Job("raw", "relu2", 0, 5), Context())["relu2"]
-    part = measure(config, Job("raw", "relu2", 3, 2), Context())["relu2"]
-    for name, values in {**whole.metrics, **whole.weights, **whole.trial_plots}.items():
-        own = {**part.metrics, **part.weights, **part.trial_plots}[name]
-        torch.testing.assert_close(values[3:], own, rtol=0, atol=0, equal_nan=True)
-
-
-def test_measuring_can_be_stopped():
-    with pytest.raises(Interrupted):
-        measure(small(), Job("raw", "relu", 0, 2), Context(stop=lambda: True))
 
 
 def test_measured_epochs_have_the_ends_and_the_last_tenth():
@@ -461,23 +396,6 @@ def test_the_gap_from_dead_outputs_is_computed_from_the_records(run):
         gap = column(run, "relu2", pixels, "gap_from_dead")
         np.testing.assert_allclose(gap, wanted, rtol=1e-6, atol=1e-9)
     assert np.isnan(column(run, "abs-l2", "raw", "gap_from_dead")).all()
-
-
-def test_curves_hold_losses_and_accuracies(run):
-    key = ("relu", "raw", "2")
-    own = [r for r in run.csv("curves.csv") if (r["model"], r["pixels"], r["trial"]) == key]
-    seen = {int(r["epoch"]): float(r["test_accuracy"]) for r in own if r["test_accuracy"]}
-    losses = {int(r["epoch"]): float(r["train_loss"]) for r in own if r["train_loss"]}
-    assert list(seen) == [0, 1, 2, 3, 4, 5, 6]
-    assert seen[6] == column(run, "relu", "raw", "test_accuracy")[2]
-    assert losses[6] == pytest.approx(column(run, "relu", "raw", "train_loss")[2], rel=1e-6)
-    assert losses[1] > losses[6]
-
-
-def test_a_run_can_be_normalised_again_from_its_records(run):
-    data, facts = of.training_data("digits", 100, 0), run.summary["facts"]
-    x = (data.x / facts["largest_pixel"] - facts["pixel_mean"]) / facts["pixel_spread"]
-    torch.testing.assert_close(x, of.pixel_inputs(data, "normalised")[0])
 
 
 def test_a_run_says_when_networks_are_still_learning(tmp_path):

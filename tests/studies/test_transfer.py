@@ -24,8 +24,6 @@ from mahalens.studies.transfer import (
     FULL_DATA,
     MODELS,
     NETWORKS,
-    PAIRS,
-    SEQUENCES_ONLY,
     SMALL_SEQUENCES,
     STUDY,
     TABLE_SETS,
@@ -39,7 +37,6 @@ from mahalens.studies.transfer import (
     kernel_features,
     measure,
     milestones,
-    models_on,
     trial_samples,
     warped_distances,
 )
@@ -108,21 +105,6 @@ def test_the_full_protocol_groups_and_files():
     } <= set(texts)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"models": ["relu"]}, "--models relu: unknown; give relu-linear, relu-l2, "),
-        ({"data": ["tables", "wine"]}, "--data: 'wine' is given twice"),
-        ({"models": ["dtw"], "data": ["wine"]}, "--models dtw: these are for sequences, and"),
-        ({"rates": ()}, "no learning rates; give some above 0"),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError) as error:
-        make(**options)
-    assert str(error.value).startswith(message)
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_names_say_what_networks_are(name):
     layers = list(chain_of(name, 5, 3, 4).build())
@@ -133,15 +115,6 @@ def test_names_say_what_networks_are(name):
     assert (type(layers[-1]).__name__ == "Neg") == ("neg" in name)
     hidden = type(layers[1]).__name__ if len(layers) > 1 else ""
     assert {"relu": "ReLU", "abs": "Abs"}.get(name.split("-")[0], hidden) == hidden
-
-
-def test_models_can_be_told_apart_and_sequences_have_their_own():
-    assert len({(model.colour, model.marker) for model in MODELS.values()}) == len(MODELS)
-    assert len({model.label for model in MODELS.values()}) == len(MODELS)
-    config = make(data=["wine", "gunpoint"])
-    own = set(models_on(config, "gunpoint")) - set(models_on(config, "wine"))
-    assert own == set(SEQUENCES_ONLY)
-    assert len(set(PAIRS)) == len(PAIRS)
 
 
 def test_claims_are_about_each_set_and_about_all_of_a_kind():
@@ -303,12 +276,6 @@ def test_metrics_are_those_of_the_kept_weights():
         assert float(curve[trial, end]) == pytest.approx(right)
         assert curve[trial, end + 1 :].isnan().all()
         assert metrics["at_limit"] == (metrics["chosen_epochs"] == 20)
-
-
-def test_a_trial_does_not_depend_on_the_others():
-    whole, alone = measures_of(small(), "abs-linear", 0, 3), measures_of(small(), "abs-linear", 2)
-    for name, values in whole.metrics.items():
-        assert values[2:].equal(alone.metrics[name]), name
 
 
 def test_a_rate_that_runs_away_is_not_chosen():
