@@ -156,7 +156,7 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
             source = Path(given.pop("networks"))
             return cls._from_run(source, {**given, "published": published or None})
         if not published and given.get("data") is None:
-            given["data"] = "mnist" if _is_here("mnist") else "digits"
+            given["data"] = "mnist" if study.are_here("mnist") else "digits"
             if given["data"] == "digits":
                 given["instead"] = (
                     "MNIST is not on this machine; get it with: mahalens data fetch mnist"
@@ -195,16 +195,6 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
         if self.instead:
             sentences["data"] += f" ({self.instead})"
         return sentences
-
-
-def _is_here(name: str) -> bool:
-    from mahalens.data.named import find_set
-
-    try:
-        find_set(name)
-    except InputError:
-        return False
-    return True
 
 
 def _source_options(source: Path) -> RepresentationConfig:

@@ -647,6 +647,18 @@ def unless_large(usual: Any, large: Any) -> Callable[[Chosen], Any]:
     return choose
 
 
+def are_here(*names: str) -> bool:
+    """Return whether named data sets are on this machine."""
+    from mahalens.data.named import find_set
+
+    try:
+        for name in names:
+            find_set(name)
+    except InputError:
+        return False
+    return True
+
+
 def data_option(usual: Sequence[str], full: Sequence[str], **more: Any) -> Option:
     """Return the option ``--data`` of a study that goes through several data sets."""
     return Option(

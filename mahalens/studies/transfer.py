@@ -168,7 +168,7 @@ class TransferConfig(Config, frozen=True, kw_only=True):
         if names is None and published:
             names = FULL_DATA
         elif names is None:
-            here = _are_here(SMALL_SEQUENCES)
+            here = study.are_here(*SMALL_SEQUENCES)
             names = (*TABLE_SETS, *(SMALL_SEQUENCES if here else ()))
             missing = "sequences are not on this machine; get them with: mahalens data fetch"
             given["without"] = None if here else f"{missing} {GROUP}"
@@ -203,17 +203,6 @@ def is_sequence(name: str) -> bool:
 def models_on(config: TransferConfig, name: str) -> tuple[str, ...]:
     """Return those of the models that a set is for."""
     return tuple(m for m in config.models if is_sequence(name) or m not in SEQUENCES_ONLY)
-
-
-def _are_here(names: Sequence[str]) -> bool:
-    from mahalens.data.named import find_set
-
-    try:
-        for name in names:
-            find_set(name)
-    except InputError:
-        return False
-    return True
 
 
 # --- Metrics ----------------------------------------------------------------------------------
@@ -571,13 +560,14 @@ def _train(
     What is chosen has the lowest mean log loss on the parts held out; a run that turned non-finite
     is never chosen. Networks learn by Adam on the full batch, all trials at once.
     """
-    seeds = [_seed(config, trial) for trial in trials]
-    rates, places = _choose(config, chain, trials, samples, seeds, context)
+    from mahalens.studies.networks import start_of
+
+    rates, places = _choose(config, chain, trials, samples, context)
     marks = milestones(config.epochs)
     x, y = torch.stack([s.x for s in samples]), torch.stack([s.y for s in samples])
     test_x = torch.stack([s.test_x for s in samples])
     test_y = torch.stack([s.test_y for s in samples])
-    start = _start(chain, seeds, x.device)
+    start = start_of(chain, config.seed, trials, config.device)
     outputs = x.new_full((*test_x.shape[:2], samples[0].classes), math.nan)
     known = x.new_full((len(trials),), math.nan, dtype=torch.float64)
     values = start.values.clone()
@@ -610,10 +600,11 @@ def _choose(
     chain: nn.Chain,
     trials: Sequence[int],
     samples: Sequence[Samples],
-    seeds: Sequence[int],
     context: Context,
 ) -> tuple[Tensor, Tensor]:
     """Return the rate ``[T]`` and the milestone ``[T]`` with the least held-out loss."""
+    from mahalens.studies.networks import start_of
+
     folds = [
         folds_of(own.y, data.stream(config.seed, "folds", trial))
         for own, trial in zip(samples, trials, strict=True)
@@ -624,7 +615,8 @@ def _choose(
         torch.stack([getattr(own, name)[fold.held] for own, fold in pairs]) for name in "xy"
     )
     count = len(folds[0])
-    start = _start(chain, [seed for seed in seeds for _ in range(count)], x.device)
+    each = [trial for trial in trials for _ in range(count)]
+    start = start_of(chain, config.seed, each, config.device)
     marks = milestones(config.epochs)
 
     def look(running: Any) -> dict[str, Tensor]:
@@ -651,12 +643,6 @@ def milestones(epochs: int) -> list[int]:
     return sorted({max(1, round(share * epochs)) for share in SHARES})
 
 
-def _seed(config: TransferConfig, trial: int) -> int:
-    """Return the seed of the starting weights of a trial: the same for all networks."""
-    generator = data.stream(config.seed, "start", trial)
-    return int(torch.randint(2**62, (1,), generator=generator))
-
-
 def _log_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the mean log loss ``[T]`` of outputs ``[T, N, C]``."""
     flat = torch.nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
@@ -667,11 +653,6 @@ def _accuracy(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the accuracy ``[T]`` in percent; NaN for a trial with non-finite outputs."""
     right = 100 * (outputs.argmax(-1) == y).double().mean(1)
     return torch.where(outputs.isfinite().flatten(1).all(1), right, math.nan)
-
-
-def _start(chain: nn.Chain, seeds: Sequence[int], device: Any) -> train.TrialStack:
-    start = train.TrialStack.from_seeds(chain, seeds)
-    return train.TrialStack(chain, start.values.to(device))
 
 
 # --- Yardsticks -------------------------------------------------------------------------------
