@@ -131,7 +131,7 @@ def beside(records: RunRecords, row: Row | None) -> Iterator[Cell]:
     outcome = records.outcome(row.model)
     ends = outcome.basins if outcome is not None else {}
     letters = "D" + "L" * ("local minimum" in ends)
-    losses = records.trials.of(row.model, "train_mse").values()
+    losses = records.values(row.model, "train_mse").values()
     variance = records.summary.facts["target_variance"]
     if sum(loss < 1e-3 * variance for loss in losses) < ends.get("zero residual", 0):
         letters += "N"

@@ -17,26 +17,12 @@ def names(folder):
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4096])
-def test_content_is_whole(tmp_path, content):
-    path = tmp_path / "file.bin"
-    write_file(path, content)
-    assert path.read_bytes() == content
-    assert names(tmp_path) == ["file.bin"]
-
-
-def test_an_old_file_is_replaced(tmp_path):
-    path = tmp_path / "file"
-    write_file(path, b"a longer old content")
-    write_file(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert names(tmp_path) == ["file"]
-
-
-def test_missing_folders_are_made(tmp_path):
-    path = tmp_path / "a" / "b" / "file"
-    write_file(path, b"x")
-    assert path.read_bytes() == b"x"
-    assert names(path.parent) == ["file"]
+def test_content_is_whole_in_place_of_an_old_one(tmp_path, content):
+    path = tmp_path / "a" / "b" / "file"  # missing folders are made
+    for each in (b"a longer old content", content):
+        write_file(path, each)
+        assert path.read_bytes() == each
+        assert names(path.parent) == ["file"]
 
 
 def test_a_reader_of_the_old_file_keeps_it_whole(tmp_path):
@@ -55,27 +41,29 @@ class TestFailure:
 
         monkeypatch.setattr("mahalens.files.os.fsync", fail)
 
-    def test_a_full_disk_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
-        path = tmp_path / "file"
-        write_file(path, b"old")
-        self.failing(monkeypatch, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        with pytest.raises(RunFolderError, match="No space left on device") as caught:
-            write_file(path, b"new")
-        assert str(caught.value).startswith(f"{path}: cannot be written (")
-        assert "check the folder's permissions and the space left on the disk" in str(caught.value)
-        assert len(str(caught.value).splitlines()) == 1
-        assert path.read_bytes() == b"old"
-        assert names(tmp_path) == ["file"]
-
-    @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("other")])
-    def test_other_errors_go_on_and_leave_no_temporary_file(self, tmp_path, monkeypatch, error):
+    @pytest.mark.parametrize(
+        ("error", "kind"),
+        [
+            (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), RunFolderError),
+            (KeyboardInterrupt(), KeyboardInterrupt),
+            (ValueError("other"), ValueError),
+        ],
+    )
+    def test_an_error_leaves_the_old_file_and_nothing_else(
+        self, tmp_path, monkeypatch, error, kind
+    ):
         path = tmp_path / "file"
         write_file(path, b"old")
         self.failing(monkeypatch, error)
-        with pytest.raises(type(error)):
+        with pytest.raises(kind) as caught:
             write_file(path, b"new")
         assert path.read_bytes() == b"old"
         assert names(tmp_path) == ["file"]
+        if kind is RunFolderError:
+            assert str(caught.value) == (
+                f"{path}: cannot be written (No space left on device); check the folder's "
+                "permissions and the space left on the disk"
+            )
 
     def test_a_folder_is_in_the_way(self, tmp_path):
         path = tmp_path / "file"

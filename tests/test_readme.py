@@ -10,18 +10,23 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
+def run(page, places=slice(None)):
+    """Run the Python examples of a page, all of them or some; return their names."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)[places]
+    names: dict = {}
+    exec(compile("\n".join(code), page, "exec"), names)
+    return names
+
+
 def test_the_python_example_runs(capsys):
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    exec(compile(code, "README.md", "exec"), {})
+    run("README.md", slice(1))
     statuses, error = capsys.readouterr().out.rsplit(" ", 1)
     assert "zero residual" in statuses
     assert float(error) < 1e-8
 
 
 def test_the_example_of_an_audit_says_what_the_page_says(capsys):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    names: dict = {}
-    exec(compile(code, "README.md", "exec"), names)
+    names = run("README.md", slice(1, 2))
     verdict, pruned = capsys.readouterr().out.split("\n", 1)
     record, before, after = names["record"], names["model"], names["smaller"]
     dead = len(record.layers[0].units.dead)
@@ -34,20 +39,17 @@ def test_the_example_of_an_audit_says_what_the_page_says(capsys):
 
 
 def test_the_example_with_ellipsoids_runs(capsys):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[2]
-    exec(compile(code, "README.md", "exec"), {})
+    run("README.md", slice(2, 3))
     right, far = re.findall(r"([\d.]+)% (?:right|are)", capsys.readouterr().out)
     assert float(right) > 90
     assert float(far) < 50
 
 
 def test_the_example_of_a_distance_head_says_what_the_page_says(capsys):
-    page = (ROOT / "README.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", page, re.S)[3]
-    said = re.search(r"prints\n\n```\n(known: .*?)```", page, re.S)[1]
-    exec(compile(code, "README.md", "exec"), {})
+    run("README.md", slice(3, 4))
+    page = re.search(r"prints\n\n```\n(known: .*?)```", (ROOT / "README.md").read_text(), re.S)[1]
     shown, told = (
-        [int(n) for n in re.findall(r"(\d+)%", text)] for text in (capsys.readouterr().out, said)
+        [int(n) for n in re.findall(r"(\d+)%", text)] for text in (capsys.readouterr().out, page)
     )
     # Last digits differ from machine to machine.
     assert all(abs(a - b) <= 4 for a, b in zip(shown, told, strict=True))
@@ -55,18 +57,14 @@ def test_the_example_of_a_distance_head_says_what_the_page_says(capsys):
 
 def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "training.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
-    exec(compile(code, "training.md", "exec"), {})
+    run("docs/training.md")
     assert "target reached" in capsys.readouterr().out
     assert (tmp_path / "fit.safetensors").exists()
 
 
 def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "ellipsoids.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
-    exec(compile(code, "ellipsoids.md", "exec"), {})
+    run("docs/ellipsoids.md")
     right, _, _, off, told = capsys.readouterr().out.split("\n", 4)
     assert float(re.search(r"[\d.]+", right)[0]) == 1
     assert float(re.search(r"\((.*)\)", off)[1]) < 1e-3
@@ -76,9 +74,8 @@ def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
 
 def test_the_example_of_data_prints_what_the_page_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "data.md").read_text()
-    exec(compile(re.search(r"```python\n(.*?)```", page, re.S)[1], "data.md", "exec"), {})
-    assert capsys.readouterr().out.strip() in page
+    run("docs/data.md", slice(1))
+    assert capsys.readouterr().out.strip() in (ROOT / "docs" / "data.md").read_text()
 
 
 def test_the_tables_of_the_benchmarks_are_made_from_their_figures():

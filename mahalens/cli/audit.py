@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ import click
 from mahalens.cli.run import FOLDER, CommaSeparated, Shares, WholeNumbers
 from mahalens.data.named import PIXELS, SPLITS
 from mahalens.errors import InputError
-from mahalens.progress import Display, printable
+from mahalens.progress import Display, HasProgress, printable
 
 if TYPE_CHECKING:
     from mahalens.auditing.load import LoadedModel
@@ -265,45 +266,30 @@ def _passes(loaded: LoadedModel) -> int:
     return max(1, matrices) * sum(map(len, TABLE_LEVELS.values()))
 
 
-@dataclasses.dataclass
-class _Stage:
-    """A part of the audit, as a display shows it."""
-
-    total: int
-    unit: str
-    update: Callable[[_Stage], None]
-    done: int = 0
-
-    @property
-    def progress(self) -> tuple[float, float, str]:
-        """What is done, of how much, and its unit."""
-        return self.done, self.total, self.unit
-
-    def show(self, done: int) -> None:
-        """Show that so much is done."""
-        self.done = done
-        self.update(self)
-
-
 def _progress(display: Display, samples: int, passes: int) -> Callable[[str, int], None]:
     """Return what :func:`mahalens.audit` calls: it shows a bar or lines for each part."""
-    stages: dict[str, _Stage] = {}
+    parts: dict[str, tuple[int, str, Callable[[HasProgress], None]]] = {}
+    amounts: dict[str, int] = {}
 
     def show(what: str, done: int) -> None:
         if what == "judging":  # takes a moment, and comes last
-            for stage in stages.values():
-                stage.show(stage.total)
-            stages.clear()
+            for name, (total, _, _) in parts.items():
+                update(name, total)
+            parts.clear()
             return
         name = what.partition(" ")[0]
         perturbs = name == "perturbing"
-        if name not in stages:
-            total, unit = (passes, "passes") if perturbs else (samples, "samples")
-            stages[name] = _Stage(total, unit, display.stage(name))
-            stages[name].show(0)
-        stage = stages[name]
+        if name not in parts:
+            size = (passes, "passes") if perturbs else (samples, "samples")
+            parts[name] = (*size, display.stage(name))
+            update(name, 0)
         # How many layers are perturbed is a guess until the end.
-        stage.show(min(stage.done + 1, stage.total - 1) if perturbs else done)
+        update(name, min(amounts[name] + 1, parts[name][0] - 1) if perturbs else done)
+
+    def update(name: str, done: int) -> None:
+        total, unit, display_it = parts[name]
+        amounts[name] = done
+        display_it(SimpleNamespace(progress=(done, total, unit)))
 
     return show
 

@@ -17,7 +17,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from mahalens.report.numbers import number
+from mahalens.report.numbers import in_sentence, number
 from mahalens.report.records import RunRecords, in_order
 from mahalens.report.style import (
     DASHED,
@@ -29,7 +29,6 @@ from mahalens.report.style import (
     WIDTH,
     Entry,
     Floats,
-    in_sentence,
     key,
     keys,
     label_below,
@@ -86,6 +85,7 @@ def _title(records: RunRecords, model: str, metric: str, between: str) -> str:
 # --- Levels -----------------------------------------------------------------------------------
 
 _PUBLISHED = "published mean"
+_LINEAR = 0.05  # levels of both signs are drawn to scale up to here, others on a log scale
 _SMALL: dict[str, Any] = {**PUBLISHED, "ms": 4.2, "mew": 0.8}
 
 
@@ -171,9 +171,9 @@ def _set_levels(ax: Axes, plot: Levels) -> None:
     levels = np.unique(np.concatenate([np.asarray(line.get_xdata()) for line in ax.lines]))
     ticks, low, high = levels.tolist(), float(levels[0]), float(levels[-1])
     if low < 0 < high:
-        ax.set_xscale("symlog", linthresh=plot.linear, linscale=0.8)
+        ax.set_xscale("symlog", linthresh=_LINEAR, linscale=0.8)
         ax.axvline(0, color="#bbbbbb", lw=0.8, zorder=1)
-        near = 2 * plot.linear
+        near = 2 * _LINEAR
         ticks = sorted({low, high, 0.0, *(tick for tick in (-near, near) if low < tick < high)})
     elif low > 0 and high >= 8 * low:
         ax.set_xscale("log")
@@ -573,8 +573,7 @@ def _draw_equality(
     style: dict[str, Any] = {"marker": "o", "ls": "", "color": records.study.look(model).colour}
     size, alpha = (2.5, 0.35) if single else (4, 0.15 if many else 0.35)
     ax.plot(x[inside], learned[inside], ms=size, mec="none", alpha=alpha, **style)
-    outcome = records.outcome(model)
-    best = None if outcome is None else outcome.best_trial
+    best = records.best_trial(model)
     if not single and best is not None and best < len(learned):
         size, edge = (4.5, 0.4) if many else (7.0, 0.9)
         shown = inside[best]

@@ -148,3 +148,12 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min"
+
+
+def in_sentence(label: str) -> str:
+    """Return a label as it stands in the middle of a sentence: abbreviations keep their capitals.
+
+    >>> in_sentence("Test accuracy"), in_sentence("AUROC")
+    ('test accuracy', 'AUROC')
+    """
+    return label[:1].lower() + label[1:] if label[1:2].islower() else label

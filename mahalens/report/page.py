@@ -12,24 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mahalens.files import write_file
-from mahalens.report.numbers import MISSING, anything, duration, interval
+from mahalens.report import run_tables
+from mahalens.report.numbers import MISSING, anything, duration, in_sentence, interval
 from mahalens.report.records import RunRecords, damaged, load_run
-from mahalens.report.run_tables import (
-    about,
-    all_endings,
-    comparison_tables,
-    endings_of,
-    headline,
-    is_odd,
-    ledger_table,
-    metrics_tables,
-    mid_sentence,
-    moments_tables,
-    outcomes_table,
-    phrase_of,
-    results_tables,
-    unmeasured,
-)
 from mahalens.report.tables import environment
 from mahalens.studies.folder import FIGURES, PLOTS, REPORT, is_unchanged
 from mahalens.studies.plots import Ridges
@@ -77,21 +62,21 @@ def build_report(folder: str | os.PathLike[str], study: Study[Any] | None = None
 def render_page(records: RunRecords, figures: Sequence[DrawnFigure]) -> str:
     """Return the page: one HTML document that refers to nothing outside itself."""
     config, summary = records.config, records.summary
-    comparisons = comparison_tables(records)
+    comparisons = run_tables.comparison_tables(records)
     return (
         environment()
         .get_template("report.html.j2")
         .render(
             title=_title(records),
-            headline=headline(claim.verdict for claim in summary.claims),
+            headline=run_tables.headline(claim.verdict for claim in summary.claims),
             question=records.study.question,
             protocol=records.study.protocol,
             scaled=(config.scaled or summary.scaled) if config.protocol == "scaled" else None,
             cautions=summary.cautions,
             remark=records.study.remark,
             odd_endings=_odd_endings(records),
-            claims=ledger_table(records),
-            unmeasured=unmeasured(records),
+            claims=run_tables.ledger_table(records),
+            unmeasured=run_tables.unmeasured(records),
             variants=_variants(records),
             thing=records.study.thing,
             comparisons=comparisons,
@@ -106,7 +91,7 @@ def render_page(records: RunRecords, figures: Sequence[DrawnFigure]) -> str:
 def _title(records: RunRecords) -> str:
     """Return the study and what tells its runs apart: data sets, or the group of its rows."""
     name = f"{records.study.name.capitalize()} study"
-    titles = [phrase_of(variant)[2:] for variant in records.variants() if variant.title]
+    titles = [run_tables.phrase_of(variant)[2:] for variant in records.variants() if variant.title]
     if records.study.variant == "data" and len(titles) > _FEW_VARIANTS:
         titles = [f"{len(titles)} data sets"]
     if records.study.variant == "pixels":
@@ -121,28 +106,35 @@ def _odd_endings(records: RunRecords) -> list[tuple[str, str]]:
     """Return the models whose trials did not all just end, and how; of many, how many."""
     odd = []
     for variant in records.variants():
-        of = phrase_of(variant)
+        of = run_tables.phrase_of(variant)
         for model in variant.models():
             outcome = variant.outcome(model)
-            if outcome is not None and is_odd(outcome):
-                odd.append((f"{records.study.look(model).label}{of}:", endings_of(outcome)))
+            if outcome is not None and run_tables.is_odd(outcome):
+                odd.append(
+                    (f"{records.study.look(model).label}{of}:", run_tables.endings_of(outcome))
+                )
     rest = len(odd) - _MANY_ENDINGS
     return [*odd[:_MANY_ENDINGS], *([("", f"and {rest} more, see the results")] * (rest > 0))]
 
 
 def _variants(records: RunRecords) -> list[dict[str, Any]]:
     """Return the tables of each variant."""
-    tables = zip(records.variants(), results_tables(records), metrics_tables(records), strict=True)
+    tables = zip(
+        records.variants(),
+        run_tables.results_tables(records),
+        run_tables.metrics_tables(records),
+        strict=True,
+    )
     return [
         {
             "title": variant.title,
-            "of": phrase_of(variant),
+            "of": run_tables.phrase_of(variant),
             "results": results,
             "metrics": metrics,
-            "outcomes": outcomes_table(variant),
-            "endings": all_endings(variant),
-            "is_odd": any(is_odd(outcome) for outcome in variant.summary.outcomes),
-            "about": about(variant, brief=True),
+            "outcomes": run_tables.outcomes_table(variant),
+            "endings": run_tables.all_endings(variant),
+            "is_odd": any(run_tables.is_odd(outcome) for outcome in variant.summary.outcomes),
+            "about": run_tables.about(variant, brief=True),
         }
         for variant, results, metrics in tables
     ]
@@ -162,7 +154,7 @@ def _figure(records: RunRecords, figure: DrawnFigure) -> dict[str, Any]:
             table
             for plot in plots
             if isinstance(plot, Ridges)
-            for table in moments_tables(plot, records)
+            for table in run_tables.moments_tables(plot, records)
         ],
     }
 
@@ -198,7 +190,7 @@ def facts_of(records: RunRecords) -> list[tuple[str, str]]:
         if name not in options and value is not None:
             is_time = name.endswith("_seconds")
             label = _name(name.removesuffix("_seconds"), None)
-            shown[f"Time, {mid_sentence(label)}" if is_time else label] = (
+            shown[f"Time, {in_sentence(label)}" if is_time else label] = (
                 duration(value) if is_time else _fact(value)
             )
     if seconds is not None:

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from mahalens.report import array_plots
-from mahalens.report.numbers import number
+from mahalens.report.numbers import in_sentence, number
 from mahalens.report.records import Comparison, Curve, RunRecords
 from mahalens.report.style import (
     DASHED,
@@ -37,7 +37,6 @@ from mahalens.report.style import (
     Scale,
     axis_label,
     columns_for,
-    in_sentence,
     jitter,
     key,
     label_below,
@@ -124,7 +123,7 @@ def _published(records: RunRecords, models: Iterable[str], metric: str) -> dict[
 
 
 def _trials(records: RunRecords, models: Iterable[str], metric: str) -> list[float]:
-    return [value for m in models for value in records.trials.of(m, metric).values()]
+    return [value for m in models for value in records.values(m, metric).values()]
 
 
 def _shown(records: RunRecords, models: Sequence[str], metric: str) -> list[float]:
@@ -140,16 +139,6 @@ def _shown(records: RunRecords, models: Sequence[str], metric: str) -> list[floa
 def _measured(records: RunRecords, models: Sequence[str], metric: str) -> list[float]:
     """Return the numbers of all trials, and published means."""
     return [*_trials(records, models, metric), *_published(records, models, metric).values()]
-
-
-def _best_of(records: RunRecords, model: str) -> int | None:
-    outcome = records.outcome(model)
-    return None if outcome is None else outcome.best_trial
-
-
-def _lost(records: RunRecords, model: str) -> list[int]:
-    outcome = records.outcome(model)
-    return [] if outcome is None else outcome.non_finite
 
 
 def _best_trial(records: RunRecords) -> str:
@@ -209,7 +198,7 @@ def _draw_dots(plot: kinds.Dots, records: RunRecords) -> Figure | None:
 def _draw_metrics(plot: kinds.AllMetrics, records: RunRecords) -> Figure | None:
     variants = records.variants()
     cells = [(variant, name) for name in records.metrics() for variant in variants]
-    measured = set(records.trials.models)
+    measured = set(records.measured_models())
     rows = Rows.of(model for model in array_plots.chosen(plot, records) if model in measured)
     return _draw_rows(records, cells, rows, every=True)
 
@@ -223,9 +212,8 @@ def _draw_rows(
     if not cells:
         return None
     looks = _looks(records, models)
-    columns = columns_for(len(cells))
-    figure, axes = panels(len(cells), columns, rows.height(0.33 if every else 0.27), sharey=True)
-    rows.set(axes, lambda model: looks[model].label)
+    height = 0.33 if every else 0.27
+    figure, axes, columns = rows.panels(len(cells), lambda model: looks[model].label, height)
     beside = 0.4 + _LETTER * max(len(look.label) for look in looks.values())
     several = False
     for ax, (variant, name) in zip(axes, cells, strict=True):
@@ -262,7 +250,7 @@ def _alike(plot: kinds.Dots, records: RunRecords) -> dict[str, list[str]]:
     first: dict[str, str] = {}
     variants = records.variants()
     for model in array_plots.chosen(plot, records):
-        values = [sorted(variant.trials.of(model, plot.metric).items()) for variant in variants]
+        values = [sorted(variant.values(model, plot.metric).items()) for variant in variants]
         if not any(values):
             continue
         if plot.metric != records.primary() and repr(values) in first:
@@ -297,7 +285,7 @@ def _draw_trials(
     ring: bool,
 ) -> bool:
     """Draw one row; return whether the model has several trials, and so a mean."""
-    trials, row = records.trials.of(model, metric), records.row(model, metric)
+    trials, row = records.values(model, metric), records.row(model, metric)
     if not trials:
         no_value(ax, place)
     heights = {trial: place + jitter(trial, len(trials)) for trial in trials}
@@ -310,7 +298,7 @@ def _draw_trials(
     }
     x = scale.at(list(trials.values()))
     ax.plot(x, list(heights.values()), ls="", zorder=3, **dots)
-    best = _best_of(records, model)
+    best = records.best_trial(model)
     if ring and best in trials:
         ax.plot(scale.at([trials[best]]), [heights[best]], "o", zorder=6, **_RING)
     if row is not None and row.published is not None:
@@ -375,7 +363,7 @@ def _draw_curves(plot: kinds.Curves, records: RunRecords) -> Figure | None:
     steps = np.concatenate([steps for p in shown for steps, _ in p.curves.values()])
     most = max(2, min(6, int(1 / tick_gap(columns))))
     first, last = min(1.0, float(steps.min())), max(2.0, float(steps.max()))
-    log = set_steps(axes[0], first, last, plot.log_steps, most)
+    log = set_steps(axes[0], first, last, most)
     label_below(axes, columns, f"{records.study.along} (log scale)" if log else records.study.along)
     legend(figure, [*drawn.values(), *_curve_entries(plot, records, shown)])
     return figure
@@ -512,7 +500,7 @@ def _draw_every(
     ax: Axes, plot: kinds.Curves, panel: _Panel, model: str, places: Floats, style: dict[str, Any]
 ) -> None:
     """Draw every trial; the best one, and where a trial ran away, are marked."""
-    best = _best_of(panel.variant, model) if plot.panel == "model" else None
+    best = panel.variant.best_trial(model) if plot.panel == "model" else None
     steps = panel.curves[model][0]
     for trial, values in zip(panel.variant.curves[plot.column][model], places, strict=True):
         seen = np.isfinite(values)
@@ -522,7 +510,7 @@ def _draw_every(
         x, y = steps[seen], values[seen]
         marker = "." if len(x) == 1 else ""
         ax.plot(x, y, lw=width, alpha=alpha, zorder=level, **{**style, "marker": marker})
-        if trial in _lost(panel.variant, model):
+        if trial in panel.variant.lost_trials(model):
             ax.plot(x[-1:], y[-1:], "X", color=INK, mec="white", ms=8, zorder=5)
 
 
@@ -557,7 +545,7 @@ def _curve_entries(plot: kinds.Curves, records: RunRecords, shown: Sequence[_Pan
         entries.append(key("median of the trials", color=GREY, lw=2.0))
     if any(_levels(plot, panel) for panel in shown):
         entries.append(key("published mean of the last value", color=INK, ls=DASHED, lw=1.2))
-    if any(_lost(panel.variant, model) for panel in shown for model in panel.curves):
+    if any(panel.variant.lost_trials(model) for panel in shown for model in panel.curves):
         entries.append(key("stopped: not finite", marker="X", ls="", color=INK, mec="white", ms=8))
     return entries
 
@@ -576,9 +564,7 @@ def _draw_differences(plot: kinds.Differences, records: RunRecords) -> Figure | 
     # In the order of the variant with most pairs: one that lacks a pair must not move it.
     fullest = sorted(tests.values(), key=len, reverse=True)
     rows = Rows.of(dict.fromkeys(name for lines in fullest for name in lines))
-    columns = columns_for(len(variants))
-    figure, axes = panels(len(variants), columns, rows.height(0.25), sharey=True)
-    rows.set(axes, plain)
+    figure, axes, columns = rows.panels(len(variants), plain, 0.25)
     beside = 0.4 + _LETTER * max(map(len, rows.places))
     drawn = set()
     for ax, variant in zip(axes, variants, strict=True):
@@ -713,7 +699,7 @@ def _draw_scatter(plot: kinds.Scatter, records: RunRecords) -> Figure | None:
 
 def _pairs(plot: kinds.Scatter, records: RunRecords, model: str) -> list[tuple[float, float]]:
     """Return both numbers of every trial that has them."""
-    across, up = records.trials.of(model, plot.x), records.trials.of(model, plot.y)
+    across, up = records.values(model, plot.x), records.values(model, plot.y)
     return [(across[trial], up[trial]) for trial in across if trial in up]
 
 
@@ -738,10 +724,6 @@ def _draw_guides(
     if means := _means(plot, records, plot.reference):
         ax.axvline(float(x.at(means[0][0])), color=GREY, ls="--", lw=0.8)
         ax.axhline(float(y.at(means[0][1])), color=GREY, ls="--", lw=0.8)
-    if plot.diagonal:
-        ends = [max(x.limits()[0], y.limits()[0]), min(x.limits()[1], y.limits()[1])]
-        ax.plot(ends, ends, zorder=1, **dashed)
-        guides["both equal"] = key("both equal", **dashed)
     if fall := _fall(plot, records):
         ax.plot(x.at([0.0, 100.0]), y.at(fall), zorder=1, **dashed)
         guides[plot.loss_label] = key(plain(plot.loss_label), **dashed)
@@ -757,9 +739,8 @@ def _draw_spans(plot: kinds.Spans, records: RunRecords) -> Figure | None:
     metric = records.metric(plot.first)
     scale = PlainScale(numbers, log=True)  # on which a bar is as long as the ratio is far from 1
     rows = Rows.of(models, plot.family)
-    columns = columns_for(len(variants))
-    figure, axes = panels(len(variants), columns, rows.height(), sharey=True)
-    rows.set(axes, lambda model: plain(records.study.look(model).label))
+    labels = {model: plain(records.study.look(model).label) for model in models}
+    figure, axes, columns = rows.panels(len(variants), labels.__getitem__)
     for ax, variant in zip(axes, variants, strict=True):
         for model, place in rows.places.items():
             _draw_span(ax, plot, variant, model, place, scale)

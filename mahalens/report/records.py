@@ -123,41 +123,6 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class TrialTable:
-    """``trials.csv`` by column, one entry per trial and model; NaN where a metric has no value."""
-
-    model: list[str]
-    variant: list[str]
-    trial: list[int]
-    status: list[str]
-    metrics: dict[str, Floats]
-
-    @property
-    def models(self) -> list[str]:
-        """The models, each once."""
-        return list(dict.fromkeys(self.model))
-
-    def of(self, model: str, metric: str) -> dict[int, float]:
-        """Return the value of ``metric`` for each trial of ``model`` that has a finite one."""
-        values = self.metrics.get(metric)
-        if values is None:
-            return {}
-        rows = zip(self.model, self.trial, values.tolist(), strict=True)
-        return {trial: value for name, trial, value in rows if name == model and np.isfinite(value)}
-
-    def on(self, variant: str) -> TrialTable:
-        """Return the entries of one variant."""
-        places = [place for place, name in enumerate(self.variant) if name == variant]
-        return TrialTable(
-            [self.model[place] for place in places],
-            [variant] * len(places),
-            [self.trial[place] for place in places],
-            [self.status[place] for place in places],
-            {name: values[places] for name, values in self.metrics.items()},
-        )
-
-
-@dataclass(frozen=True)
 class Curve:
     """One trial along its way: ``value[i]``, a loss or an accuracy, after step ``step[i]``."""
 
@@ -165,6 +130,8 @@ class Curve:
     value: Floats
 
 
+Trials = dict[str, dict[str, dict[int, float]]]
+"""Metric, model, trial: the finite numbers of ``trials.csv``."""
 Curves = dict[str, dict[str, dict[int, Curve]]]
 """Column of ``curves.csv``, model, trial."""
 
@@ -181,9 +148,8 @@ class RunRecords:
         config: ``config.json``.
         summary: ``summary.json``; of a variant, its rows, outcomes, claims and comparisons.
         study: the study that made it; for one that is unknown here, a plain one with its name.
-        trials: ``trials.csv``.
-        curves: ``curves.csv`` by column, model and trial; of a run with variants empty, see
-            :meth:`variants`.
+        all_trials: ``trials.csv`` by variant.
+        all_curves: ``curves.csv`` by variant.
         plots: the arrays of ``plots.safetensors``; of a variant, without its name before them.
         variant: the name of the variant in the records; empty for the whole run.
         title: what people call the variant.
@@ -193,12 +159,25 @@ class RunRecords:
     config: RunConfig
     summary: Summary
     study: Study[Any]
-    trials: TrialTable
-    curves: Curves = field(default_factory=dict)
+    all_trials: dict[str, Trials]
+    all_curves: dict[str, Curves] = field(default_factory=dict)
     plots: dict[str, NDArray[Any]] = field(default_factory=dict)
     variant: str = ""
     title: str = ""
-    by_variant: dict[str, Curves] = field(default_factory=dict, repr=False)
+
+    @property
+    def trials(self) -> Trials:
+        """The numbers of this variant; of a run with variants empty, see :meth:`variants`."""
+        return self.all_trials.get(self.variant, {})
+
+    @property
+    def curves(self) -> Curves:
+        """The curves of this variant, likewise."""
+        return self.all_curves.get(self.variant, {})
+
+    def values(self, model: str, metric: str) -> dict[int, float]:
+        """Return the value of ``metric`` for each trial of ``model`` that has a finite one."""
+        return self.trials.get(metric, {}).get(model, {})
 
     def row(self, model: str, metric: str) -> Row | None:
         """Return the summary of one metric of one model, if there is one."""
@@ -209,10 +188,24 @@ class RunRecords:
         """Return how the trials of a model ended."""
         return next((o for o in self.summary.outcomes if o.model == model), None)
 
+    def best_trial(self, model: str) -> int | None:
+        """Return the best trial of a model, if one is known."""
+        outcome = self.outcome(model)
+        return None if outcome is None else outcome.best_trial
+
+    def lost_trials(self, model: str) -> list[int]:
+        """Return the trials of a model that ran away."""
+        outcome = self.outcome(model)
+        return [] if outcome is None else outcome.non_finite
+
     def models(self) -> list[str]:
         """Return the models of this run in the order of the study; those it lacks come last."""
-        entries: tuple[Row | Outcome, ...] = (*self.summary.rows, *self.summary.outcomes)
-        return in_order((*(e.model for e in entries), *self.trials.models), self.study.models)
+        entries = (entry.model for entry in self._entries)
+        return in_order((*entries, *self.measured_models()), self.study.models)
+
+    def measured_models(self) -> list[str]:
+        """Return the models that have trials here."""
+        return [m for own in self.all_trials.values() for models in own.values() for m in models]
 
     def metrics(self) -> list[str]:
         """Return the metrics that have a number here, in the order of the study."""
@@ -231,9 +224,12 @@ class RunRecords:
         """Return each variant as records with a title; the run itself if it has none."""
         if not self.study.variant or self.variant:
             return [self]
-        entries: tuple[Row | Outcome, ...] = (*self.summary.rows, *self.summary.outcomes)
-        names = (*(self._variant_of(entry) for entry in entries), *self.trials.variant)
+        names = (*map(self._variant_of, self._entries), *self.all_trials)
         return [self._on(name) for name in dict.fromkeys(names)]
+
+    @property
+    def _entries(self) -> tuple[Row | Outcome, ...]:
+        return (*self.summary.rows, *self.summary.outcomes)
 
     def _variant_of(self, entry: Row | Outcome) -> str:
         return str(entry.group.get(self.study.variant, ""))
@@ -254,12 +250,10 @@ class RunRecords:
         return replace(
             self,
             summary=summary,
-            trials=self.trials.on(variant),
-            curves=self.by_variant.get(variant, {}),
+            all_trials={n: own for n, own in self.all_trials.items() if n == variant},
             plots={n[len(start) :]: a for n, a in self.plots.items() if n.startswith(start)},
             variant=variant,
             title=self.study.variant_title(variant) if variant else "",
-            by_variant={},
         )
 
 
@@ -332,10 +326,9 @@ def load_run(folder: str | os.PathLike[str], study: Study[Any] | None = None) ->
         config=config,
         summary=summary,
         study=study,
-        trials=_read_trials(folder / TRIALS, study),
-        curves=curves.get("", {}),
+        all_trials=_read_trials(folder / TRIALS, study),
+        all_curves=curves,
         plots=plots,
-        by_variant=curves,
     )
 
 
@@ -391,11 +384,17 @@ def _british(value: Any) -> Any:
     >>> _british({"a": "relu (normalized)", "b": ["normalized", "raw"]})
     {'a': 'relu (normalised)', 'b': ['normalised', 'raw']}
     """
+    pattern = r"(?:^|(?<=[(/]))normalized(?=$|[)/])"
+    return _changed(value, lambda text: re.sub(pattern, "normalised", text))
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with all of its texts changed."""
     if isinstance(value, str):
-        return re.sub(r"(?:^|(?<=[(/]))normalized(?=$|[)/])", "normalised", value)
+        return change(value)
     if isinstance(value, dict):
-        return {name: _british(entry) for name, entry in value.items()}
-    return [_british(entry) for entry in value] if isinstance(value, list) else value
+        return {change(name): _changed(part, change) for name, part in value.items()}
+    return [_changed(part, change) for part in value] if isinstance(value, list) else value
 
 
 def _upgrade_config(record: dict[str, Any]) -> dict[str, Any]:
@@ -415,7 +414,8 @@ def _upgrade_summary(record: dict[str, Any]) -> dict[str, Any]:
     rows = record.get("rows")
     first = rows[0] if isinstance(rows, list) and rows else {}
     by_pixels = isinstance(first, dict) and "pixels" in (first.get("group") or {})
-    return {name: _british(part) for name, part in record.items()} if by_pixels else record
+    upgraded: dict[str, Any] = _british(record) if by_pixels else record
+    return upgraded
 
 
 def upgrade_claim(claim: Mapping[str, Any], study: str) -> dict[str, Any]:
@@ -492,84 +492,76 @@ def _contents(path: Path) -> bytes:
         ) from None
 
 
-def _printable(value: Any) -> Any:
-    """Make all texts of a JSON value printable: they go to terminals and pages."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {printable(name): _printable(part) for name, part in value.items()}
-    return [_printable(part) for part in value] if isinstance(value, list) else value
-
-
 def _read_json(path: Path, kind: type[T], upgrade: Callable[[dict[str, Any]], dict[str, Any]]) -> T:
     try:
-        record = _printable(msgspec.json.decode(_contents(path)))
+        record = _changed(msgspec.json.decode(_contents(path)), printable)  # for terminals
         return msgspec.convert(upgrade(record) if isinstance(record, dict) else record, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, error) from None
 
 
-def _read_csv(path: Path, wanted: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each line of a CSV file by column, with its number."""
+def _read_csv(
+    path: Path, study: Study[Any], columns: Iterable[str] | None, *wanted: str
+) -> Iterator[tuple[str, str, int, dict[str, float]]]:
+    """Yield variant, model and trial of each line, and the numbers in ``columns`` (None: all).
+
+    A cell without a number is NaN, but not in the columns ``wanted``, which must be there.
+    """
+    known = ("model", "trial", *((study.variant,) if study.variant else ()))
     try:
         text = _contents(path).decode("utf-8")
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = next(reader, [])
-        for name in wanted:
+        for name in (*known, *wanted):
             if name not in header:
                 raise damaged(path, f"no column {name!r}")
         for cells in reader:
+            place = f"line {reader.line_num}"
             if len(cells) != len(header):
-                raise damaged(
-                    path, f"line {reader.line_num} has {len(cells)} of {len(header)} cells"
-                )
-            yield reader.line_num, dict(zip(header, map(printable, cells), strict=True))
+                raise damaged(path, f"{place} has {len(cells)} of {len(header)} cells")
+            line = dict(zip(header, map(printable, cells), strict=True))
+            numbers = {
+                name: _parse(path, f"{place}, column {name}", text, name not in wanted)
+                for name, text in line.items()
+                if (name not in known if columns is None else name in columns)
+            }
+            trial = _parse(path, f"{place}, column trial", line["trial"], False, int)
+            variant = line.get(study.variant, "")
+            variant = _british(variant) if study.variant == "pixels" else variant
+            yield variant, line["model"], int(trial), numbers
     except (csv.Error, UnicodeDecodeError) as error:
         raise damaged(path, error) from None
 
 
-def _parse(path: Path, line: int, column: str, text: str, kind: Callable[[str], T]) -> T:
+def _parse(
+    path: Path, place: str, text: str, or_nan: bool, kind: Callable[[str], float] = float
+) -> float:
+    if or_nan and not text.strip():
+        return np.nan
     try:
         return kind(text)
     except ValueError:
-        raise damaged(path, f"line {line}, column {column}: {text!r} is not a number") from None
+        raise damaged(path, f"{place}: {text!r} is not a number") from None
 
 
-def _number(text: str) -> float:
-    return float(text) if text.strip() else np.nan
-
-
-def _variant_in(cells: Mapping[str, str], study: Study[Any]) -> str:
-    name = cells.get(study.variant, "")
-    return str(_british(name)) if study.variant == "pixels" else name
-
-
-def _read_trials(path: Path, study: Study[Any]) -> TrialTable:
-    table = TrialTable([], [], [], [], {})
-    metrics: dict[str, list[float]] = {}
-    by = (study.variant,) if study.variant else ()
-    for line, cells in _read_csv(path, ("model", "trial", "status", *by)):
-        table.model.append(cells["model"])
-        table.variant.append(_variant_in(cells, study))
-        table.trial.append(_parse(path, line, "trial", cells["trial"], int))
-        table.status.append(cells["status"])
-        for name, text in cells.items():
-            if name in study.metrics:
-                metrics.setdefault(name, []).append(_parse(path, line, name, text, _number))
-    columns = {name: np.asarray(values, dtype=np.float64) for name, values in metrics.items()}
-    return replace(table, metrics=columns)
+def _read_trials(path: Path, study: Study[Any]) -> dict[str, Trials]:
+    trials: dict[str, Trials] = {}
+    lines = _read_csv(path, study, study.metrics, "status")
+    for variant, model, trial, numbers in lines:
+        for metric, value in numbers.items():
+            of_metric = trials.setdefault(variant, {}).setdefault(metric, {})
+            of_model = of_metric.setdefault(model, {})
+            if np.isfinite(value):
+                of_model[trial] = value
+    return trials
 
 
 def _read_curves(path: Path, study: Study[Any]) -> dict[str, Curves]:
     """Return the curves by variant; a point without a number is left out."""
-    by = (study.variant,) if study.variant else ()
     points: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}
-    for line, cells in _read_csv(path, ("model", "trial", study.along, *by)):
-        variant, model = _variant_in(cells, study), cells["model"]
-        trial = _parse(path, line, "trial", cells["trial"], int)
-        step = _parse(path, line, study.along, cells[study.along], float)
-        for column in cells.keys() - {"model", "trial", study.along, *by}:
-            value = _parse(path, line, column, cells[column], _number)
+    for variant, model, trial, numbers in _read_csv(path, study, None, study.along):
+        step = numbers.pop(study.along)
+        for column, value in numbers.items():
             if not np.isnan(value):
                 points.setdefault((variant, column, model, trial), []).append((step, value))
     curves: dict[str, Curves] = {}

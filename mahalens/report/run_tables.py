@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mahalens.report.numbers import (
     MISSING,
     anything,
     duration,
+    in_sentence,
     interval,
     is_number,
     mean_and_half,
@@ -54,19 +55,10 @@ def label_of(metric: Metric) -> str:
     return metric.label if has_unit else f"{metric.label} ({metric.unit})"
 
 
-def mid_sentence(label: str) -> str:
-    """Return a label for the middle of a sentence: abbreviations keep their capitals.
-
-    >>> mid_sentence("Test accuracy"), mid_sentence("AUROC")
-    ('test accuracy', 'AUROC')
-    """
-    return label[:1].lower() + label[1:] if label[1:2].islower() else label
-
-
 def phrase_of(records: RunRecords) -> str:
     """Return the variant as the end of a phrase: ", MNIST", ", raw pixels", or nothing."""
     by_data = records.study.variant == "data"
-    title = records.title if by_data else mid_sentence(records.title)
+    title = records.title if by_data else in_sentence(records.title)
     return f", {title}" if title else ""
 
 
@@ -248,7 +240,7 @@ def _metrics(records: RunRecords) -> Table:
         (
             "Over the n trials that have a value. “Published” is the source’s mean, with the other "
             "figures it gives; the interval is that of the mean; “Best” is the value of the trial "
-            f"with the {end} {mid_sentence(primary.label)}.",
+            f"with the {end} {in_sentence(primary.label)}.",
         ),
     )
 
@@ -291,7 +283,7 @@ def outcomes_table(records: RunRecords, *, only_odd: bool = False) -> Table:
         Column("Trials"),
         Column("How they ended", True),
         Column("Best trial"),
-        Column(f"Its {mid_sentence(records.metric(primary).label)}", on_page=True),
+        Column(f"Its {in_sentence(records.metric(primary).label)}", on_page=True),
         Column("Time"),
     )
     return Table(records.title, columns, tuple(lines))
@@ -363,7 +355,7 @@ def _family(records: RunRecords, family: str, metric: str) -> str:
     title = records.study.variant_title(family) if family else "This run"
     if family == "across":
         title = "Between kinds of pixels" if records.study.variant == "pixels" else "Between data"
-    return f"{title}, {mid_sentence(records.metric(metric).label)}" if metric else title
+    return f"{title}, {in_sentence(records.metric(metric).label)}" if metric else title
 
 
 def _comparison(records: RunRecords, line: Comparison) -> tuple[Cell, ...]:
@@ -396,7 +388,7 @@ def pair_label(records: RunRecords, a: str, b: str) -> str:
     labels = [records.study.look(model).label for model in (first, second)]
     if first == second:
         variants = [records.study.variant_title(variant) for variant in (here, there)]
-        return f"{labels[0]}: {' − '.join(map(mid_sentence, variants))}"
+        return f"{labels[0]}: {' − '.join(map(in_sentence, variants))}"
     if ", " in labels[0]:  # "ReLU, bias": or the minus would seem to belong to "bias"
         labels[0] = f"({labels[0]})"
     return f"{labels[0]} − {labels[1]}"
@@ -410,30 +402,26 @@ def _split_name(name: str) -> tuple[str, str]:
 # --- Claims -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A claim as it was put to several variants of a run ("" for the whole run)."""
-
-    key: str
-    source: str
-    text: str
-    judgements: dict[str, Judgement]
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether some verdict rests on numbers."""
-        return any(line.verdict != "not measured" for line in self.judgements.values())
+Statement = dict[str, Judgement]
+"""A claim as it was put to several variants of a run ("" for the whole run)."""
 
 
-def statements_of(records: RunRecords) -> list[Statement]:
-    """Return the claims of a run by statement, those of one source after another."""
+def statements_of(records: RunRecords) -> dict[str, Statement]:
+    """Return the claims of a run by key, those of one source after another."""
     statements: dict[str, Statement] = {}
-    for claim in records.summary.claims:
+    sources = list(dict.fromkeys(claim.source for claim in records.summary.claims))
+    for claim in sorted(records.summary.claims, key=lambda claim: sources.index(claim.source)):
         key = claim.id.removesuffix(f"/{claim.data}")
-        statement = Statement(key, claim.source, claim.statement, {})
-        statements.setdefault(key, statement).judgements[claim.data] = claim
-    sources = dict.fromkeys(statement.source for statement in statements.values())
-    return [s for source in sources for s in statements.values() if s.source == source]
+        statements.setdefault(key, {})[claim.data] = claim
+    return statements
+
+
+def _is_measured(statement: Statement) -> bool:
+    return any(judgement.verdict != "not measured" for judgement in statement.values())
+
+
+def _first(statement: Statement) -> Judgement:
+    return next(iter(statement.values()))
 
 
 def claims_table(runs: Mapping[str, RunRecords]) -> Table:
@@ -447,29 +435,30 @@ def claims_table(runs: Mapping[str, RunRecords]) -> Table:
         count = len(unmeasured(records))
         rest = f"Not measured by this run: {count} more claim{'s' if count > 1 else ''}."
         return replace(table, notes=(*table.notes, rest)) if count else table
-    every = {name: {s.key: s for s in statements_of(records)} for name, records in runs.items()}
+    every = {name: statements_of(records) for name, records in runs.items()}
     lines: list[Line] = []
     source = ""
     for key in dict.fromkeys(key for statements in every.values() for key in statements):
-        known = {name: statements.get(key) for name, statements in every.items()}
-        first = next(statement for statement in known.values() if statement is not None)
+        known = {name: statements.get(key, {}) for name, statements in every.items()}
+        first = next(_first(statement) for statement in known.values() if statement)
         if first.source != source:
             source = first.source
             lines.append(_source(first))
-        variants = dict.fromkeys(v for s in known.values() if s is not None for v in s.judgements)
+        variants = dict.fromkeys(variant for statement in known.values() for variant in statement)
+        whole = Cell(first.statement, below=key)
         if "" not in variants:
-            lines.append((Cell(first.text, below=key), *[Cell("")] * (len(known) + 1)))
+            lines.append((whole, *[Cell("")] * (len(known) + 1)))
         for variant in variants:
-            head = Cell(f"  {variant}") if variant else Cell(first.text, below=key)
+            head = Cell(f"  {variant}") if variant else whole
             lines.append((head, *_side_by_side(known, variant)))
     columns = [Column("Claim", True), *(Column(name, True) for name in runs)]
     notes = (f"{name}: {about(records)}" for name, records in runs.items())
     return Table("Claims", (*columns, Column("Published", True)), tuple(lines), tuple(notes))
 
 
-def _side_by_side(known: Mapping[str, Statement | None], variant: str) -> list[Cell]:
+def _side_by_side(known: Mapping[str, Statement], variant: str) -> list[Cell]:
     """Return the verdict of each run, and the published figure: each run's own if they differ."""
-    judgements = {n: None if s is None else s.judgements.get(variant) for n, s in known.items()}
+    judgements = {name: statement.get(variant) for name, statement in known.items()}
     figures: dict[str, list[str]] = {}
     for name, judgement in judgements.items():
         if judgement is not None:
@@ -484,48 +473,51 @@ def ledger_table(records: RunRecords) -> Table:
 
     With many variants a verdict is a sign, with more of them one without its number.
     """
-    statements = statements_of(records)
-    shown = [statement for statement in statements if statement.is_measured]
+    shown = {key: s for key, s in statements_of(records).items() if _is_measured(s)}
+    judgements = [judgement for statement in shown.values() for judgement in statement.values()]
     there = [variant.variant for variant in records.variants() if variant.variant]
-    variants = [v for v in there if any(v in s.judgements for s in shown)]
+    variants = [v for v in there if any(v in s for s in shown.values())]
     is_compact = len(variants) > _WORDS
     is_dense = len(variants) > _WIDE
-    has_published = any(c.published for s in shown for c in s.judgements.values())
+    has_published = any(judgement.published for judgement in judgements)
     lines: list[Line] = []
     if len(variants) > 1:
-        totals = [_total(shown, variant) for variant in variants]
+        totals = [_total(shown.values(), variant) for variant in variants]
         lines.append((Cell("Claims that hold"), *totals, *[Cell("")] * has_published))
-    for place, statement in enumerate(shown):
-        if place == 0 or shown[place - 1].source != statement.source:
-            lines.append(_source(statement))
-        lines.append(_statement(records, statement, variants, is_dense, has_published))
+    source = None
+    for key, statement in shown.items():
+        first = _first(statement)
+        if first.source != source:
+            source = first.source
+            lines.append(_source(first))
+        lines.append(_statement(records, key, statement, variants, is_dense, has_published))
     titles = [records.study.variant_title(variant) for variant in variants]
     columns = [Column("Claim", True)]
     columns += [Column(title, True) for title in titles] or [Column("Verdict", True)]
     columns += [Column("Published", True)] * has_published
     notes = [about(records)]
-    if not is_dense and any(j.measured is not None for s in shown for j in s.judgements.values()):
+    if not is_dense and any(judgement.measured is not None for judgement in judgements):
         notes.insert(0, "Beside a verdict: the number it rests on.")
     if is_compact:
         notes.insert(0, "Signs: ✓ holds, ✗ fails, ? undecided, – not measured.")
-    asked = dict.fromkeys(v for s in shown for v in s.judgements if v)
-    if absent := [records.study.variant_title(v) for v in asked if v not in there]:
-        notes.append(f"This run has no numbers for {', '.join(map(mid_sentence, absent))}.")
+    asked = dict.fromkeys(variant for statement in shown.values() for variant in statement)
+    if absent := [records.study.variant_title(v) for v in asked if v and v not in there]:
+        notes.append(f"This run has no numbers for {', '.join(map(in_sentence, absent))}.")
     return Table("Claims", tuple(columns), tuple(lines), tuple(notes), is_compact)
 
 
-def _source(statement: Statement) -> Section:
-    return Section(statement.source[:1].upper() + statement.source[1:])
+def _source(claim: Judgement) -> Section:
+    return Section(claim.source[:1].upper() + claim.source[1:])
 
 
 def _statement(
     records: RunRecords,
-    statement: Statement,
+    key: str,
+    judgements: Statement,
     variants: Sequence[str],
     is_dense: bool,
     has_published: bool,
 ) -> tuple[Cell, ...]:
-    judgements = statement.judgements
     whole = judgements.get("")
     reasons = [
         (records.study.variant_title(variant) if variant else "", judgement.why)
@@ -536,9 +528,9 @@ def _statement(
     if few:
         reasons = [("", why) for _, why in reasons]
     head = Cell(
-        statement.text,
-        below=statement.key,
-        details=(*((name, why) for name, why in reasons if why), ("claim", statement.key)),
+        _first(judgements).statement,
+        below=key,
+        details=(*((name, why) for name, why in reasons if why), ("claim", key)),
         is_open=few,
     )
     cells = [_verdict(judgements.get(variant), is_dense) for variant in variants]
@@ -556,17 +548,17 @@ def _verdict(judgement: Judgement | None, is_dense: bool = False) -> Cell:
     return Cell(judgement.verdict, note=measured, verdict=True)
 
 
-def _total(statements: Sequence[Statement], variant: str) -> Cell:
-    verdicts = [s.judgements[variant].verdict for s in statements if variant in s.judgements]
+def _total(statements: Iterable[Statement], variant: str) -> Cell:
+    verdicts = [s[variant].verdict for s in statements if variant in s]
     return Cell(f"{verdicts.count('holds')} of {len(verdicts)}")
 
 
 def unmeasured(records: RunRecords) -> list[tuple[str, str]]:
     """Return the statements that this run did not measure, each with the reason."""
     return [
-        (statement.text, next(iter(statement.judgements.values())).why)
-        for statement in statements_of(records)
-        if not statement.is_measured
+        (_first(statement).statement, _first(statement).why)
+        for statement in statements_of(records).values()
+        if not _is_measured(statement)
     ]
 
 

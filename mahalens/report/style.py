@@ -11,8 +11,8 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from mahalens.report.numbers import number
+from mahalens.report.numbers import in_sentence, number
 from mahalens.studies.study import Metric
 
 Floats = NDArray[np.float64]
@@ -82,11 +82,9 @@ _STYLE: Any = {
 }
 
 
-@contextmanager
-def styled() -> Iterator[None]:
+def styled() -> AbstractContextManager[None]:
     """Draw in the style of the reports; the caller's settings are back afterwards."""
-    with mpl.rc_context(_STYLE):
-        yield
+    return mpl.rc_context(_STYLE)
 
 
 def render(figure: Figure) -> tuple[bytes, int, int]:
@@ -101,15 +99,6 @@ def render(figure: Figure) -> tuple[bytes, int, int]:
 def plain(text: str) -> str:
     """Return text from a record, with no part of it read as a formula."""
     return text.replace("$", r"\$")
-
-
-def in_sentence(label: str) -> str:
-    """Return a label as it stands in the middle of a sentence: abbreviations keep their capitals.
-
-    >>> in_sentence("Test accuracy"), in_sentence("AUROC")
-    ('test accuracy', 'AUROC')
-    """
-    return label[:1].lower() + label[1:] if label[1:2].islower() else label
 
 
 # --- Panels -----------------------------------------------------------------------------------
@@ -265,12 +254,15 @@ class Rows:
             place = round(place + 0.6, 6)
         return cls(places, place - 0.6)
 
-    def height(self, row: float = 0.27) -> float:
-        """Return the height in inches of a panel with these rows."""
-        return 0.9 + row * max(self.depth, 2.0)
+    def panels(
+        self, count: int, labels: Callable[[str], str], row: float = 0.27
+    ) -> tuple[Figure, list[Axes], int]:
+        """Return a figure of panels with these rows, ``row`` inches each, and its columns.
 
-    def set(self, axes: Sequence[Axes], labels: Callable[[str], str]) -> None:
-        """Name the rows and begin at the top; every other row has a faint band if they are many."""
+        Rows are named, from the top down; if they are many, every other one has a faint band.
+        """
+        columns = columns_for(count)
+        figure, axes = panels(count, columns, 0.9 + row * max(self.depth, 2.0), sharey=True)
         for ax in axes:
             ax.set_yticks(list(self.places.values()), list(map(labels, self.places)))
             ax.set_ylim(self.depth - 0.4, -0.6)
@@ -279,6 +271,7 @@ class Rows:
             if len(self.places) > 6 and self.depth == len(self.places):
                 for place in range(0, len(self.places), 2):
                     ax.axhspan(place - 0.5, place + 0.5, color=PALE, lw=0, zorder=0)
+        return figure, axes, columns
 
 
 def no_value(ax: Axes, place: float) -> None:
@@ -364,12 +357,12 @@ def set_log_ticks(
     axis.set_ticks(ticks, labels)
 
 
-def set_steps(ax: Axes, first: float, last: float, log: bool, most: int = 6) -> bool:
+def set_steps(ax: Axes, first: float, last: float, most: int) -> bool:
     """Let steps of training run along a panel; return whether on a log scale.
 
     Only a long way needs one. Step 0, before training, has a short linear piece at the left.
     """
-    log = log and last > 50
+    log = last > 50
     if log and first < 1:
         ax.set_xscale("symlog", linthresh=1.0, linscale=0.4)
         set_log_ticks(ax.xaxis, 1.0, last, most, zero=0.0)

@@ -67,7 +67,6 @@ class Curves(Plot):
     draw: Literal["trials", "median"] = "median"
     than: Callable[[str], str | None] | None = None
     log: bool = False
-    log_steps: bool = True
     line: Callable[[str], str] | None = None
     """What the legend calls a model; those of one name, in different panels, share an entry."""
     band: Callable[[str], bool] | None = None
@@ -94,14 +93,12 @@ class Differences(Plot):
 class Scatter(Plot):
     """Two metrics against each other, every trial a dot; a panel per variant.
 
-    ``average`` draws the mean of each model with both intervals instead; ``diagonal`` adds the
-    line of equal values.
+    ``average`` draws the mean of each model with both intervals instead.
     """
 
     x: str
     y: str
     average: bool = False
-    diagonal: bool = False
     reference: str = ""
     """A model whose means have a dashed line across and one up."""
     loss: str = ""
@@ -168,8 +165,6 @@ class Levels(Plot):
     band: str = "95 % interval of the mean"
     percent: bool = False
     """Whether levels, which are fractions, are written as percentages."""
-    linear: float = 0.05
-    """Levels of both signs are drawn to scale up to here, larger ones on a log scale."""
     limits: tuple[float, float] | None = None
     """The ends of the vertical axis."""
     log: bool = False

@@ -357,11 +357,6 @@ class TestRefused:
         assert text in outcome.err
         assert not (tmp_path / "out").exists()
 
-    def test_without_data(self, cli, tmp_path):
-        outcome = cli("audit", "mlp.pt2", "--out", tmp_path / "out")
-        assert outcome.code == 2
-        assert "Missing option '--data'" in outcome.err
-
     def test_options_are_judged_before_torch_is_loaded(self, process, tmp_path):
         script = (
             "import sys\nfrom mahalens.cli import main\n"

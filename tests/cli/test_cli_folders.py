@@ -51,16 +51,6 @@ def refused(process, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("words", ["report {}", "diff {} ok", "diff ok {}", "claims {}"])
-def test_names_that_the_system_does_not_allow(cli, audited, tmp_path, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(audited, "ok")
-    for name in ("x" * 300, "y/" * 3000):
-        outcome = cli(*words.format(name).split())
-        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-        assert "File name too long" in outcome.err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 def test_pipes_and_devices_are_not_read(refused, audited, finished, tmp_path, make):

@@ -69,6 +69,7 @@ def test_a_pipe_in_place_of_data(cli, tmp_path, study, option, name):
         ("report", LONG),
         ("claims", LONG),
         ("diff", LONG, LONG),
+        ("diff", "y/" * 3000, "y"),
         ("run", "--resume", LONG),
         ("run", "gaussian", "--out", LONG),
         ("run", "perturbation", "--from", LONG, "--out", "run"),

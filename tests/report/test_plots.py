@@ -19,7 +19,7 @@ from PIL import Image
 
 from mahalens.report.array_plots import visible_part
 from mahalens.report.plots import draw, draw_figures, remark_on
-from mahalens.report.records import Comparison, Curve, Outcome, Row, RunRecords, Summary, TrialTable
+from mahalens.report.records import Comparison, Curve, Outcome, Row, RunRecords, Summary
 from mahalens.report.style import (
     AccuracyScale,
     PlainScale,
@@ -62,13 +62,12 @@ def study(variant="data", models=MODELS):
 def make(variants=("iris", "wine"), models=MODELS, by="data", trials=TRIALS):
     """Return a run with every metric, curve, test and array; a trial of the first model is lost."""
     rng = np.random.default_rng(0)
-    table = []
-    values = {name: [] for name in METRICS}
-    rows, outcomes, tests, arrays, curves = [], [], [], {}, {}
+    rows, outcomes, tests, arrays, curves, values = [], [], [], {}, {}, {}
     first, *others = models
     for variant in variants:
         group = {by: variant} if variant else {}
         columns = {"accuracy": {}, "loss": {}}
+        values[variant] = {name: {} for name in METRICS}
         for model in models:
             numbers = {
                 "accuracy": rng.uniform(60, 99, trials),
@@ -88,8 +87,7 @@ def make(variants=("iris", "wine"), models=MODELS, by="data", trials=TRIALS):
                 known = 80.5 if (model, metric) == (first, "accuracy") else None
                 row = Row(model, metric, mean, len(seen), best=float(seen[0]), group=group)
                 rows.append(changed(row, ci95=ends, published=known))
-                values[metric] += own.tolist()
-            table += [(model, variant, trial) for trial in range(trials)]
+                values[variant][metric][model] = finite_of(own)
             lost = [trials - 1] if model == first and trials > 1 else []
             outcomes.append(Outcome(model, trials, {}, {}, lost, 0, group=group))
             for column, ends in (("accuracy", (10.0, 95.0)), ("loss", (2.0, 0.01))):
@@ -107,19 +105,28 @@ def make(variants=("iris", "wine"), models=MODELS, by="data", trials=TRIALS):
                 line = Comparison(variant, *names, metric, middle, middle - 1, middle + 2)
                 tests.append(changed(line, holm_preferred=p))
     summary = Summary("made-up", "scaled", rows, [], outcomes=outcomes, comparisons=tests)
-    names, where, numbered = ([*column] for column in zip(*table, strict=True))
-    columns_of = {name: np.array(own) for name, own in values.items()}
-    whole = TrialTable(names, where, numbered, ["done"] * len(table), columns_of)
     return RunRecords(
         folder=Path(),
         config=None,
         summary=summary,
         study=study(by if variants != ("",) else "", models),
-        trials=whole,
-        curves=curves.get("", {}),
+        all_trials=values,
+        all_curves=curves,
         plots={**arrays, **plane(models)},
-        by_variant=curves,
     )
+
+
+def finite_of(values):
+    return {trial: float(value) for trial, value in enumerate(values) if np.isfinite(value)}
+
+
+def with_values(records, change, variant=""):
+    """Return records in which every metric of every model is changed on a variant."""
+    own = {
+        metric: {model: change(metric, model, trials) for model, trials in of.items()}
+        for metric, of in records.all_trials[variant].items()
+    }
+    return replace(records, all_trials={**records.all_trials, variant: own})
 
 
 def arrays_of(rng, trials):
@@ -270,9 +277,9 @@ def test_nothing_measured_is_nothing_drawn(asked, run):
     empty = replace(
         run,
         summary=Summary("made-up", "scaled", [], []),
-        trials=TrialTable([], [], [], [], {}),
+        all_trials={},
         plots={},
-        by_variant={},
+        all_curves={},
     )
     assert draw(asked, empty) is None
     nobody = replace(asked, models=lambda model: False)
@@ -340,7 +347,7 @@ def test_dots_are_the_trials_with_mean_interval_and_published_mean(run):
     assert titles(figure) == ["Iris", "Wine"]
     assert rows(figure.axes[0]) == ["ReLU", "Abs", "ReLU, 2", "Abs, 2"]
     for ax, variant in zip(figure.axes, run.variants(), strict=True):
-        trials = {m: list(variant.trials.of(m, "accuracy").values()) for m in MODELS}
+        trials = {m: list(variant.values(m, "accuracy").values()) for m in MODELS}
         scale = AccuracyScale([*(v for own in trials.values() for v in own), 80.5])
         dots = [line for line in ax.lines if line.get_alpha() == 0.65]
         for place, (line, own) in enumerate(zip(dots, trials.values(), strict=True)):
@@ -373,9 +380,7 @@ def test_variants_share_an_axis_only_with_the_same_data():
 
 
 def test_families_stand_apart_and_missing_values_are_named(run):
-    metrics = {**run.trials.metrics, "accuracy": run.trials.metrics["accuracy"].copy()}
-    metrics["accuracy"][: 2 * TRIALS] = np.nan  # two models on the first data set
-    records = replace(run, trials=replace(run.trials, metrics=metrics))
+    records = with_values(run, lambda _, model, own: own if model[-2:] == "-2" else {}, "iris")
     asked = plot(plots.Dots, metric="accuracy", family=lambda model: model[-2:])
     figure = drawn(asked, records)
     assert rows(figure.axes[0]) == ["ReLU", "Abs", "ReLU, 2", "Abs, 2"]
@@ -385,8 +390,9 @@ def test_families_stand_apart_and_missing_values_are_named(run):
 
 
 def test_models_with_the_same_values_share_a_row_but_by_the_primary_metric(run):
-    flat = {name: 0 * values + 0.5 for name, values in run.trials.metrics.items()}
-    same = replace(run, trials=replace(run.trials, metrics=flat))
+    same = run
+    for variant in run.all_trials:
+        same = with_values(same, lambda *of: dict.fromkeys(of[2], 0.5), variant)
     asked = plot(plots.Dots, metric="auroc")
     assert rows(drawn(asked, same).axes[0]) == ["ReLU", "Abs"]  # ReLU lost a trial
     assert "Abs stands for ReLU, 2 and Abs, 2" in remark_on(asked, same)
@@ -396,9 +402,9 @@ def test_models_with_the_same_values_share_a_row_but_by_the_primary_metric(run):
 
 
 def test_models_and_metrics_of_an_unknown_study_are_shown(single):
-    table = TrialTable(["new $x$"], [""], [0], ["done"], {"some_score": np.array([3.0])})
+    table = {"": {"some_score": {"new $x$": {0: 3.0}}}}
     summary = Summary("new", "scaled", [Row("new $x$", "some_score", 3.0, 1)], [])
-    records = replace(single, trials=table, summary=summary, study=study("", {}))
+    records = replace(single, all_trials=table, summary=summary, study=study("", {}))
     figure = drawn(plot(plots.AllMetrics), records)
     assert titles(figure) == ["some score"]
     # A known study may be unable to say what a model is that it lacks.
@@ -406,12 +412,11 @@ def test_models_and_metrics_of_an_unknown_study_are_shown(single):
 
 
 def test_every_metric_with_numbers_has_a_panel(single):
-    metrics = {**single.trials.metrics, "dead": single.trials.metrics["dead"] * np.nan}
-    trials = replace(single.trials, metrics=metrics)
-    figure = drawn(plot(plots.AllMetrics), replace(single, trials=trials))
+    records = with_values(single, lambda metric, _, own: {} if metric == "dead" else own)
+    figure = drawn(plot(plots.AllMetrics), records)
     assert titles(figure) == [m.label for name, m in METRICS.items() if name != "dead"]
     rings = [points(line) for line in figure.axes[2].lines if line.get_zorder() == 6]
-    assert [x for x, _ in rings] == [[single.trials.of(m, "auroc")[0]] for m in MODELS]
+    assert [x for x, _ in rings] == [[single.values(m, "auroc")[0]] for m in MODELS]
 
 
 @pytest.mark.parametrize(
@@ -426,9 +431,8 @@ def test_every_metric_with_numbers_has_a_panel(single):
     ],
 )
 def test_log_metrics_with_awkward_values(single, values, log):
-    names = {"loss": np.array(values)}
-    table = TrialTable(["abs"] * 4, [""] * 4, [0, 1, 2, 3], ["done"] * 4, names)
-    ax = drawn(plot(plots.AllMetrics), replace(single, trials=table)).axes[0]
+    table = {"": {"loss": {"abs": finite_of(values)}}}
+    ax = drawn(plot(plots.AllMetrics), replace(single, all_trials=table)).axes[0]
     low, high = ax.get_xlim()
     (line,) = [line for line in ax.lines if line.get_alpha() == 0.65]
     x, _ = points(line)
@@ -466,7 +470,7 @@ def test_curves_are_medians_with_quartiles(run):
 
 
 def with_curves(records, **curves):
-    return replace(records, curves={"accuracy": curves, "loss": curves})
+    return replace(records, all_curves={"": {"accuracy": curves, "loss": curves}})
 
 
 def test_a_trial_that_stopped_is_not_carried_on_and_a_lost_model_has_no_line(single):
@@ -630,8 +634,8 @@ def test_a_scatter_has_every_trial_and_the_line_of_what_is_lost(run):
     for ax, variant in zip(figure.axes, run.variants(), strict=True):
         for line, model in zip(ax.lines, MODELS, strict=False):
             x, y = points(line)
-            assert y == list(variant.trials.of(model, "accuracy").values())
-            np.testing.assert_allclose(x, list(variant.trials.of(model, "dead").values()), atol=1)
+            assert y == list(variant.values(model, "accuracy").values())
+            np.testing.assert_allclose(x, list(variant.values(model, "dead").values()), atol=1)
         row = variant.row("relu", "accuracy")
         assert ([0.0, 100.0], [row.mean, 0.0]) in map(points, ax.lines)
     assert names(figure) == ["ReLU", "Abs", "ReLU, 2", "Abs, 2", "lost"]
@@ -650,8 +654,6 @@ def test_a_scatter_of_means_has_both_intervals(run):
         dashed = [points(line) for line in ax.lines if line.get_linestyle() == "--"]
         row = variant.row("relu", "accuracy")
         assert dashed[0][0] == [row.mean, row.mean]
-    equal = drawn(plot(plots.Scatter, x="own", y="other", average=True, diagonal=True), run).axes[0]
-    assert any(x == y and len(x) == 2 for x, y in map(points, equal.lines))
 
 
 @pytest.mark.parametrize(
@@ -673,7 +675,7 @@ def test_spans_show_which_is_smaller(single, own, other, ratio, colour):
     if ratio is None:
         rows.pop(2)
     summary = Summary("made-up", "scaled", rows, [])
-    bare = replace(single, summary=summary, trials=TrialTable([], [], [], [], {}))
+    bare = replace(single, summary=summary, all_trials={})
     figure = drawn(plot(plots.Spans, first="own", second="other", ratio="ratio"), bare)
     (ax,) = figure.axes
     bar = next(line for line in ax.lines if line.get_linewidth() == 3)

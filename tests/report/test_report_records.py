@@ -36,8 +36,8 @@ def test_records_are_read_as_they_stand(written: Path) -> None:
     assert (run.config.seed, run.config.engine) == (0, "compiled")
     assert [row.mean for row in run.summary.rows] == [row["mean"] for row in summary["rows"]]
     assert [line.id for line in run.summary.claims] == [line["id"] for line in summary["claims"]]
-    assert run.trials.models == ["plain", "bent", "round"]
-    assert set(run.trials.metrics) == {"accuracy", "loss", "turns", "void"}
+    assert list(run.variants()[0].trials["accuracy"]) == ["plain", "bent", "round"]
+    assert set(run.variants()[0].trials) == {"accuracy", "loss", "turns", "void"}
     assert run.plots.keys() == load_file(written / "plots.safetensors").keys()
     assert (run.variant, run.title, run.curves) == ("", "", {})
 
@@ -55,7 +55,7 @@ def test_variants_split_everything_and_lose_nothing(written: Path) -> None:
     assert iris.summary.facts["data"].keys() == {"iris"}
     assert "plain/latent.nodes" in iris.plots
     assert wine.variants() == [wine]
-    assert iris.trials.of("plain", "accuracy") != wine.trials.of("plain", "accuracy")
+    assert iris.values("plain", "accuracy") != wine.values("plain", "accuracy")
 
 
 def test_a_study_without_variants_is_one_run(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_a_study_without_variants_is_one_run(tmp_path: Path) -> None:
 
 def test_lookups(written: Path) -> None:
     iris = load_run(written, STUDY).variants()[0]
-    assert sorted(iris.trials.of("round", "accuracy")) == [0, 1, 2]  # trial 3 was lost
-    assert iris.trials.of("round", "void") == iris.trials.of("no", "accuracy") == {}
-    assert iris.trials.of("round", "none such") == {}
+    assert sorted(iris.values("round", "accuracy")) == [0, 1, 2]  # trial 3 was lost
+    assert iris.values("round", "void") == iris.values("no", "accuracy") == {}
+    assert iris.values("round", "none such") == {}
     row, outcome = iris.row("bent", "accuracy"), iris.outcome("round")
     assert row is not None
     assert row.published == 91.5
@@ -107,7 +107,7 @@ def test_an_unknown_study_goes_by_plain_names(written: Path) -> None:
     assert run.metric("accuracy").label == "accuracy"
     assert run.study.look("bent").label == "bent"
     assert [plot.name for plot in run.study.plots] == ["metrics"]
-    assert run.trials.of("plain", "accuracy")
+    assert run.variants()[0].values("plain", "accuracy")
 
 
 def test_an_unknown_study_needs_no_curves_and_no_plots(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_old_run_is_read_as_if_this_version_had_made_it(tmp_path: Path) -> No
     assert (first.title, raw.title) == ("Normalised pixels", "Raw pixels")
     assert first.curves
     assert first.plots
-    assert first.trials.model
+    assert first.trials
     assert first.summary.rows
     claim = run.summary.claims[0]
     assert claim.id == "pretend/bent-beats-plain/normalised"
