@@ -105,11 +105,11 @@ class Paths:
         inside = self._in_transformer(layer, reader)
         if not self.nodes and not inside:
             return f"the forward pass cannot be followed ({self.reason})"
+        read = [f"{node.target}." for node in self.nodes if node.op == "get_attr"]
         for name in () if inside else (layer, reader):
             if len(self._calls({name})) != 1:
                 return f"{name} is not called as a module exactly once in the forward pass"
-            read = [str(node.target) for node in self.nodes if node.op == "get_attr"]
-            if any(f"{target}.".startswith(f"{name}.") for target in read):
+            if any(target.startswith(f"{name}.") for target in read):
                 return f"the parameters of {name} are also used outside of it"
         for name in (layer, reader):
             if name not in self.shapes:

@@ -12,6 +12,7 @@ best are kept, so that memory stays bounded when most rows point in one directio
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -218,23 +219,17 @@ def read_grouped_pairs(
     size = len(weight) // groups
     if size == 1:
         return PairReading(mirrored=(), duplicate=(), parallel=(), kept=tuple(range(len(weight))))
-    readings = [
-        (first, read_pairs(weight[first : first + size], bias[first : first + size], cosine=cosine))
-        for first in range(0, len(weight), size)
-    ]
-
-    def together(name: str) -> tuple[tuple[int, int], ...]:
-        return tuple(
-            (first + i, first + j) for first, reading in readings for i, j in getattr(reading, name)
+    parts = zip(weight.split(size), bias.split(size), strict=True)
+    readings = list(enumerate(read_pairs(*part, cosine=cosine) for part in parts))
+    pairs: dict[str, Any] = {
+        name: tuple(
+            (size * at + i, size * at + j) for at, part in readings for i, j in getattr(part, name)
         )
-
-    return PairReading(
-        mirrored=together("mirrored"),
-        duplicate=together("duplicate"),
-        parallel=together("parallel"),
-        kept=tuple(first + unit for first, reading in readings for unit in reading.kept),
-        parallel_left_out=sum(reading.parallel_left_out for _, reading in readings),
-    )
+        for name in ("mirrored", "duplicate", "parallel")
+    }
+    kept = tuple(size * at + unit for at, part in readings for unit in part.kept)
+    left_out = sum(part.parallel_left_out for _, part in readings)
+    return PairReading(**pairs, kept=kept, parallel_left_out=left_out)
 
 
 def _matched(first: Tensor, second: Tensor, free: Tensor) -> list[tuple[int, int]]:
@@ -306,7 +301,8 @@ def _led(directions: _Directions, group: Tensor, block: int) -> list[tuple[int, 
     step = 1  # leaders that are compared with the group at once; more after each turn
     while len(group) > 1:
         leaders = group[:step]
-        near = _same(directions, leaders, group, origin, block)
+        parts = [_same(directions, leaders, part, origin) for part in group.split(block)]
+        near = torch.cat(parts, dim=1)
         free = torch.ones(len(group), dtype=torch.bool)
         for leader in range(len(leaders)):
             if free[leader]:
@@ -320,22 +316,15 @@ def _led(directions: _Directions, group: Tensor, block: int) -> list[tuple[int, 
     return pairs
 
 
-def _same(
-    directions: _Directions, leaders: Tensor, group: Tensor, origin: Tensor, block: int
-) -> Tensor:
-    """Return which rows of the group are duplicates of which leaders [len(leaders), len(group)]."""
+def _same(directions: _Directions, leaders: Tensor, rows: Tensor, origin: Tensor) -> Tensor:
+    """Return which rows are duplicates of which leaders [len(leaders), len(rows)]."""
     # ‖a - b‖² = ‖a‖² + ‖b‖² - 2 a·b keeps its digits where a and b are small, as they are here
     # when counted from a row of the group.
-    near = torch.zeros(len(leaders), len(group), dtype=torch.bool)
-    left = directions.exact(leaders) - origin
-    for start in range(0, len(group), block):
-        part = slice(start, start + block)
-        right = directions.exact(group[part]) - origin
-        squares = (left**2).sum(dim=1)[:, None] + (right**2).sum(dim=1) - 2 * left @ right.T
-        a, b = directions.offset[leaders][:, None], directions.offset[group[part]]
-        level = (a - b).abs() <= DUPLICATE_TOLERANCE * torch.maximum(a.abs(), b.abs())
-        near[:, part] = (squares <= DUPLICATE_TOLERANCE**2) & level
-    return near
+    left, right = directions.exact(leaders) - origin, directions.exact(rows) - origin
+    squares = (left**2).sum(dim=1)[:, None] + (right**2).sum(dim=1) - 2 * left @ right.T
+    a, b = directions.offset[leaders][:, None], directions.offset[rows]
+    level = (a - b).abs() <= DUPLICATE_TOLERANCE * torch.maximum(a.abs(), b.abs())
+    return (squares <= DUPLICATE_TOLERANCE**2) & level
 
 
 class _Directions:
@@ -420,12 +409,8 @@ class _Directions:
         if 128 * len(first) > len(left) * len(right):
             cosines = (left @ right.T)[first, second]
         else:
-            cosines = torch.cat(
-                [
-                    (left[i] * right[j]).sum(dim=1)
-                    for i, j in zip(first.split(_ROWS), second.split(_ROWS), strict=True)
-                ]
-            )
+            parts = zip(first.split(_ROWS), second.split(_ROWS), strict=True)
+            cosines = torch.cat([(left[i] * right[j]).sum(dim=1) for i, j in parts])
         return torch.round(cosines, decimals=_COSINE_DECIMALS)
 
 

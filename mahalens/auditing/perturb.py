@@ -217,11 +217,7 @@ def _changed(use: Use, site: Site, ends: tuple[Tensor, Tensor], kind: str, level
     shape = [1] * use.output.ndim
     shape[dim] = site.units
     z = use.output.detach().double() if use.output.dtype == torch.float64 else use.output.float()
-    scale = None if site.scale is None else site.scale.to(z).view(shape)
-    shift = None if site.shift is None else site.shift.to(z).view(shape)
-    z = z if scale is None else z * scale
-    z = z if shift is None else z + shift
-    z = perturb(z, ends[0].to(z), ends[1].to(z), kind, level, dim=dim)
-    z = z if shift is None else z - shift
-    z = z if scale is None else z / torch.where(scale == 0, torch.ones_like(scale), scale)
-    return z.to(use.output.dtype)
+    scale = torch.ones(()).to(z) if site.scale is None else site.scale.to(z).view(shape)
+    shift = torch.zeros(()).to(z) if site.shift is None else site.shift.to(z).view(shape)
+    z = perturb(z * scale + shift, *ends, kind, level, dim=dim) - shift
+    return (z / torch.where(scale == 0, torch.ones_like(scale), scale)).to(use.output.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import torch
@@ -107,14 +108,11 @@ def read_whitening(weight: Tensor, covariance: Tensor, rows: int) -> WhiteningRe
         >>> reading.spectrum, reading.recovered
         (tensor([4., 1.], dtype=torch.float64), tensor([4.0000, 1.0000], dtype=torch.float64))
     """
-    units, sample = weight, covariance
-    variance = sample.diagonal()
+    variance = covariance.diagonal()
     varying = variance > VARIES * variance.max()
-    shrinkage = 0.0
-    if varying.any():
-        sample = sample[varying][:, varying]
-        units = units[:, varying]
-        dimensions = len(sample)
+    shrinkage, sample, units = 0.0, covariance[varying][:, varying], weight[:, varying]
+    spectrum, dimensions = variance.new_zeros(0), len(sample)
+    if dimensions:
         if rows < FEW_ROWS * dimensions:
             shrinkage = oas_shrinkage(sample, rows)
             level = sample.diagonal().mean()
@@ -124,8 +122,6 @@ def read_whitening(weight: Tensor, covariance: Tensor, rows: int) -> WhiteningRe
         seen = values > max(VARIES, dimensions * torch.finfo(torch.float64).eps) * values[-1]
         spectrum, vectors = values[seen].flip(0), vectors[:, seen].flip(1)
         units = units @ vectors  # [K, R]: from here on in the eigenvectors' coordinates
-    else:
-        spectrum, units = variance.new_zeros(0), units[:, :0]
 
     scale, error, cosine = _against_precision(units, spectrum)
     outputs = units * spectrum.sqrt()  # [K, R], M = outputs outputsᵀ
@@ -134,21 +130,16 @@ def read_whitening(weight: Tensor, covariance: Tensor, rows: int) -> WhiteningRe
     outputs = outputs / size if size else outputs
     wide = outputs.shape[0] > outputs.shape[1]
     gram = outputs.T @ outputs if wide else outputs @ outputs.T
-    sphericity, isotropy, output_spectrum = _of_output(gram, len(units))
-    output_spectrum = output_spectrum * size**2
     return WhiteningReading(
         rows=rows,
         shrinkage=shrinkage,
-        sphericity=sphericity,
-        isotropy=isotropy,
         precision_error=error,
         precision_scale=scale,
         precision_cosine=cosine,
         spectrum=spectrum,
         recovered=_recovered(units),
-        output_spectrum=output_spectrum,
         input_rank=effective_rank(spectrum),
-        output_rank=effective_rank(output_spectrum),
+        **_of_output(gram, len(units), size**2),
     )
 
 
@@ -168,20 +159,19 @@ def output_whitening(covariance: Tensor, rows: int) -> WhiteningReading:
         >>> reading.sphericity, reading.isotropy, round(reading.output_rank, 6)
         (0.0, 1.0, 3.0)
     """
-    sphericity, isotropy, output_spectrum = _of_output(covariance, len(covariance))
+    of_output = _of_output(covariance, len(covariance))
+    of_output["output_spectrum"] = of_output["output_spectrum"].clamp(min=0)
+    nothing = covariance.new_zeros(0)
     return WhiteningReading(
         rows=rows,
         shrinkage=0.0,
-        sphericity=sphericity,
-        isotropy=isotropy,
         precision_error=None,
         precision_scale=None,
         precision_cosine=None,
-        spectrum=covariance.new_zeros(0),
-        recovered=covariance.new_zeros(0),
-        output_spectrum=output_spectrum.clamp(min=0),
+        spectrum=nothing,
+        recovered=nothing,
         input_rank=math.nan,
-        output_rank=effective_rank(output_spectrum),
+        **of_output,
     )
 
 
@@ -240,22 +230,25 @@ def _recovered(units: Tensor) -> Tensor:
     return recovered
 
 
-def _of_output(gram: Tensor, units: int) -> tuple[float, float, Tensor]:
-    """Return sphericity, isotropy and eigenvalues (descending) of the outputs' covariance M [K, K].
+def _of_output(gram: Tensor, units: int, scale: float = 1.0) -> dict[str, Any]:
+    """Return the fields about the outputs' covariance M [K, K].
 
-    ``gram`` is M itself, or for more units than directions a smaller matrix with the same
+    ``scale · gram`` is M itself, or for more units than directions a smaller matrix with the same
     eigenvalues but for zeros.
     """
-    spectrum = gram.new_zeros(units)
+    spectrum, sphericity, isotropy = gram.new_zeros(units), math.nan, math.nan
     trace = float(gram.diagonal().sum())
-    if trace <= 0:
-        return math.nan, math.nan, spectrum
-    spectrum[: len(gram)] = torch.linalg.eigvalsh(gram).flip(0)
-    scaled = gram * (units / trace)  # M / d̄, whose trace is K
-    square = float(torch.linalg.matrix_norm(scaled)) ** 2
-    if len(gram) < units:
-        sphericity = math.sqrt(square - units)  # at least 1: no digits are lost
-    else:
-        scaled.diagonal().sub_(1)
-        sphericity = float(torch.linalg.matrix_norm(scaled))
-    return sphericity, min(1.0, units / square), spectrum
+    if trace > 0:
+        spectrum[: len(gram)] = torch.linalg.eigvalsh(gram).flip(0)
+        scaled = gram * (units / trace)  # M / d̄, whose trace is K
+        square = float(torch.linalg.matrix_norm(scaled)) ** 2
+        isotropy = min(1.0, units / square)
+        if len(gram) < units:
+            sphericity = math.sqrt(square - units)  # at least 1: no digits are lost
+        else:
+            scaled.diagonal().sub_(1)
+            sphericity = float(torch.linalg.matrix_norm(scaled))
+    spectrum = spectrum * scale
+    rank = effective_rank(spectrum)
+    numbers = {"sphericity": sphericity, "isotropy": isotropy, "output_rank": rank}
+    return {**numbers, "output_spectrum": spectrum}

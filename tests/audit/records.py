@@ -6,18 +6,19 @@ import msgspec
 import torch
 from torch.nn import functional
 
-from mahalens.auditing.pairs import PairReading
+from mahalens.auditing.pairs import read_pairs
 from mahalens.auditing.perturb import PerturbationReading
 from mahalens.auditing.readings import (
     HistogramReading,
     HyperplaneReading,
     PrototypeReading,
     UnitReading,
+    _overlaps,
 )
 from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings, Skipped
 from mahalens.auditing.suggestions import Suggestion
 from mahalens.auditing.verdict import Verdict
-from mahalens.auditing.whitening import WhiteningReading
+from mahalens.auditing.whitening import read_whitening
 
 SIDE = 28
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -136,6 +137,7 @@ def layer_of(
     if classes:
         owner = labels.repeat_interleave(positions)
         by_class = [owner == c for c in range(classes)]
+    whitening = read_whitening(weight.double(), torch.cov(flat.T).double(), len(flat))
     return LayerRecord(
         name=name,
         kind=kind,
@@ -147,8 +149,8 @@ def layer_of(
         rows=len(z),
         units=units_of(z, active, by_class, positions),
         hyperplanes=hyperplanes_of(z, weight, by_class),
-        pairs=pairs_of(weight, bias),
-        whitening=whitening_of(flat, weight) if every or kind == "Conv2d" else None,
+        pairs=read_pairs(weight, bias),
+        whitening=whitening if every or kind == "Conv2d" else None,
         prototypes=prototypes_of(z, active, weight, positions) if labels is not None else None,
         histograms=histograms_of(z, by_class) if labels is not None else None,
         perturbation=perturbation() if every and classes else None,
@@ -201,6 +203,21 @@ def units_of(z, active, by_class, positions):
     )
 
 
+def unit_reading(count, dead=(), saturated=(), silent=0.0, **changed):
+    """Units that all respond alike, but for what is given."""
+    one = torch.ones(count)
+    names = ("active", "flat", "mean", "std", "skewness", "least", "greatest")
+    return UnitReading(
+        dead=tuple(dead),
+        rare={},
+        always=(),
+        saturated=tuple(saturated),
+        quantiles=one[:, None],
+        silent_share=silent,
+        **{**{name: one.clone() for name in names}, **changed},
+    )
+
+
 def hyperplanes_of(z, weight, by_class):
     length = weight.norm(dim=1)
     spreads = per(by_class, z, lambda a: a.mean(0) / a.std(0, correction=0))
@@ -220,51 +237,6 @@ def hyperplanes_of(z, weight, by_class):
     )
 
 
-def pairs_of(weight, bias):
-    unit = weight / weight.norm(dim=1, keepdim=True)
-    cosine, offset = unit @ unit.T, bias / weight.norm(dim=1)
-    mirrored, duplicate, parallel = [], [], []
-    for i in range(len(weight)):
-        for j in range(i + 1, len(weight)):
-            if cosine[i, j] < -0.999:
-                mirrored.append((i, j))
-            elif cosine[i, j] > 0.999:
-                same = abs(offset[i] - offset[j]) < 1e-4
-                (duplicate if same else parallel).append((i, j))
-    lost = {j for _, j in mirrored + duplicate}
-    return PairReading(
-        mirrored=tuple(mirrored),
-        duplicate=tuple(duplicate),
-        parallel=tuple(parallel),
-        kept=tuple(i for i in range(len(weight)) if i not in lost),
-    )
-
-
-def whitening_of(rows, weight):
-    covariance = torch.cov(rows.T)
-    out = weight @ covariance @ weight.T
-    spectrum = torch.linalg.eigvalsh(covariance).flip(0).clamp(min=0)
-    output = torch.linalg.eigvalsh(out).flip(0).clamp(min=0)
-    values = torch.linalg.svdvals(weight).flip(0)
-    recovered = torch.full((weight.shape[1],), math.inf)
-    recovered[-len(values) :] = values**-2
-    scaled = out / out.diagonal().mean()
-    return WhiteningReading(
-        rows=len(rows),
-        shrinkage=0.02,
-        sphericity=float((scaled - torch.eye(len(weight))).norm()),
-        isotropy=float(out.trace() ** 2 / (len(weight) * (out @ out).trace())),
-        precision_error=0.97,
-        precision_scale=1.3,
-        precision_cosine=0.21,
-        spectrum=spectrum,
-        recovered=recovered,
-        output_spectrum=output,
-        input_rank=effective_rank(spectrum),
-        output_rank=effective_rank(output),
-    )
-
-
 def prototypes_of(z, active, weight, positions, count=8):
     distance, near = (z.abs() / weight.norm(dim=1)).T.topk(count, largest=False)
     value, strong = active.T.topk(count)
@@ -281,27 +253,17 @@ def prototypes_of(z, active, weight, positions, count=8):
 
 def histograms_of(z, by_class, chosen=4, bins=40):
     rows = by_class or [torch.ones(len(z), dtype=torch.bool)]
-    edges = torch.stack(
-        [
-            torch.linspace(float(z[:, u].min()), float(z[:, u].max()), bins + 1)
-            for u in range(chosen)
-        ]
-    )
+    steps = torch.linspace(0, 1, bins + 1)
+    some = z[:, :chosen]
+    edges = torch.lerp(some.amin(0)[:, None], some.amax(0)[:, None], steps)
     counts = torch.stack(
         [
-            torch.stack([torch.histogram(z[mine, u], edges[u]).hist for mine in rows])
-            for u in range(chosen)
+            torch.stack([torch.histogram(z[mine, unit], edges[unit]).hist for mine in rows])
+            for unit in range(chosen)
         ]
     )
-    share = counts / counts.sum(-1, keepdim=True)
-    others = (counts.sum(1, keepdim=True) - counts).clamp(min=0)
-    others = others / others.sum(-1, keepdim=True).clamp(min=1)
-    return HistogramReading(
-        units=tuple(range(chosen)),
-        edges=edges,
-        counts=counts,
-        overlap=torch.minimum(share, others).sum(-1),
-    )
+    units = tuple(range(chosen))
+    return HistogramReading(units=units, edges=edges, counts=counts, overlap=_overlaps(counts))
 
 
 def perturbation():
@@ -387,8 +349,3 @@ def where(mask):
 def skewness(z):
     spread = z.std(0, correction=0)
     return ((z - z.mean(0)) ** 3).mean(0) / spread**3
-
-
-def effective_rank(values):
-    share = values / values.sum()
-    return float(torch.exp(-(share * share.clamp(min=1e-30).log()).sum()))

@@ -303,17 +303,6 @@ class TestGram:
             for name in ("precision", "eigenvalues", "centre"):
                 torch.testing.assert_close(getattr(second, name), getattr(first, name))
 
-    def test_errors_of_a_known_perturbation(self, draw_gaussian):
-        gaussian = draw_gaussian(3)
-        whitening = gaussian.whitening(kind="pca")
-        # (1 + ε)² = 1 + 2ε + ε² times the precision, one unit's offset moved by one spread.
-        bias = -whitening @ gaussian.mean
-        bias[1] += 1.0
-        reading = read_gram(1.1 * whitening, 1.1 * bias, gaussian)
-        assert reading.precision_error == pytest.approx(0.21, rel=1e-8)
-        assert reading.eigenvalue_error == pytest.approx(1 - 1 / 1.21, rel=1e-8)
-        assert reading.centre_error == pytest.approx(1.0, rel=1e-8)
-
     def test_directions_that_the_layer_does_not_see_have_infinite_spread(self, draw_gaussian):
         gaussian = draw_gaussian(4)
         whitening = gaussian.whitening(kind="pca")[1:3]
@@ -408,18 +397,6 @@ class TestLayer:
             assert metrics["mirrored_pairs"] == (dimensions if activation == "relu" else 0)
             assert (metrics["row_cosine"] < 0.95) == turned
             assert (metrics["row_eigenvalue_error"] > 1e-6) == turned
-
-    def test_the_mirror_of_a_relu_is_not_matched_to_a_second_eigenvector(self, draw_gaussian):
-        gaussian = draw_gaussian(3)
-        v1, v2, v3 = gaussian.eigenvectors.T
-        weight = torch.stack([v1 + v2, -v1 - v2, v3, v3 + 0.1 * v1])
-        diagonal = math.sqrt(0.5)
-        for activation, total in [
-            ("relu", diagonal + 1 + 0.1 / math.sqrt(1.01)),
-            ("abs", 2 * diagonal + 1),
-        ]:
-            metrics = read_layer(weight, torch.zeros(4), gaussian, activation=activation)
-            assert metrics["row_cosine"] == pytest.approx(total / 3)
 
     def test_dead_units_are_relus_that_never_fire(self, draw_gaussian):
         gaussian = draw_gaussian(2)

@@ -56,16 +56,6 @@ def test_pairs_agree_with_the_loop_and_use_each_unit_once(rows, threshold):
     assert kept == sorted(set(range(len(rows))) - {j for _, j in pairs})
 
 
-def test_most_opposite_pair_comes_first_and_takes_the_unit():
-    def row(degrees):
-        angle = math.radians(degrees)
-        return [math.cos(angle), math.sin(angle)]
-
-    # Unit 2 mirrors unit 1 better than unit 0, so unit 0 is left alone.
-    weight = torch.tensor([row(0), row(1.5), row(181), row(90), row(270)])
-    assert mirrored_pairs(weight) == [(3, 4), (1, 2)]
-
-
 def test_threshold_is_strict():
     weight = torch.tensor([[1.0, 0.0], [-3.0, 4.0]])  # cosine -0.6
     assert mirrored_pairs(weight, threshold=-0.6) == []
@@ -236,14 +226,6 @@ def test_close_to_the_threshold_float64_decides():
     reading = read_pairs(weight, torch.arange(3.0), cosine=0.999)
     assert reading.mirrored == ((0, 1),)
     assert reading.parallel == ((1, 2),)
-
-
-def test_an_opposite_pair_that_lost_its_partner_is_parallel():
-    weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
-    reading = read_pairs(weight, torch.tensor([1.0, 0.0, -1.0]))
-    assert reading.mirrored == ((0, 1),)
-    assert reading.parallel == ((0, 2), (1, 2))
-    assert reading.kept == (0, 2)
 
 
 def test_rows_without_direction_never_pair():

@@ -1,7 +1,6 @@
 """Records survive a file exactly, and a file that is no record is refused in one line."""
 
 import json
-import math
 import pickle
 
 import msgspec
@@ -77,13 +76,6 @@ class TestRoundTrip:
         rewrite(saved, earlier)
         record = load_audit(saved)
         assert (record.baseline, record.layers[0].verdict.interval) == ("none", None)
-
-    def test_the_comparison_sees_differences(self, record):
-        mean = record.layers[0].units.mean.clone()
-        assert same(changed(record, units__mean=mean.clone()), record)
-        mean[1] = torch.nextafter(mean[1], torch.tensor(9.0))
-        assert not same(changed(record, units__mean=mean), record)
-        assert not same(changed(record, rows=1), record)
 
     @settings(
         deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -257,10 +249,6 @@ class TestBadFiles:
         ):
             with pytest.raises(InputError, match="cannot be written"):
                 write()
-
-    def test_nan_in_a_float(self, saved):
-        rewrite(saved, lambda plain: plain.update(accuracy={"float": "nan"}))
-        assert math.isnan(load_audit(saved).accuracy)
 
 
 def test_layers_by_name(record):

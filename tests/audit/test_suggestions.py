@@ -2,29 +2,11 @@ import math
 
 import pytest
 import torch
+from records import unit_reading
 
 from mahalens.auditing.pairs import PairReading
-from mahalens.auditing.readings import UnitReading
 from mahalens.auditing.suggestions import suggest
 from mahalens.auditing.whitening import WhiteningReading
-
-
-def unit_reading(count, dead=(), saturated=(), flat=0.0):
-    one = torch.ones(count)
-    return UnitReading(
-        dead=tuple(dead),
-        rare={},
-        always=(),
-        saturated=tuple(saturated),
-        active=one,
-        flat=torch.full((count,), flat),
-        mean=one,
-        std=one,
-        skewness=one,
-        least=one,
-        greatest=one,
-        quantiles=one[:, None],
-    )
 
 
 def pair_reading(mirrored=(), duplicate=()):
@@ -155,7 +137,7 @@ def test_a_few_odd_inputs_do_not_count():
 
 
 def test_saturated_units_are_brought_back():
-    found = suggestions(unit_reading(4, saturated=[0, 2], flat=0.97), "tanh")
+    found = suggestions(unit_reading(4, saturated=[0, 2], flat=torch.full((4,), 0.97)), "tanh")
     lower = found["lower saturation"]
     assert lower.units == (0, 2)
     assert lower.exact is False

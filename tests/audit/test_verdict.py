@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from records import unit_reading
 from scipy import stats
 
 from mahalens.auditing.pairs import PairReading
@@ -14,7 +15,6 @@ from mahalens.auditing.perturb import PerturbationReading
 from mahalens.auditing.readings import (
     GRID,
     HyperplaneReading,
-    UnitReading,
     ascending_rows,
     quantiles_of,
     read_hyperplanes,
@@ -22,8 +22,6 @@ from mahalens.auditing.readings import (
 )
 from mahalens.auditing.record import LayerRecord
 from mahalens.auditing.verdict import (
-    RULE,
-    WORDS,
     Verdict,
     chance_test,
     judge_layers,
@@ -32,22 +30,6 @@ from mahalens.auditing.verdict import (
     weigh,
     welch_test,
 )
-
-
-def unit_reading(count, dead=(), saturated=(), silent=0.0, **changed):
-    one = torch.ones(count)
-    parts = dict.fromkeys(
-        ("active", "flat", "mean", "std", "skewness", "least", "greatest"), one.clone()
-    )
-    return UnitReading(
-        dead=tuple(dead),
-        rare={},
-        always=(),
-        saturated=tuple(saturated),
-        quantiles=one[:, None],
-        silent_share=silent,
-        **{**parts, **changed},
-    )
 
 
 def plane_reading(through, chance, classes=True, common=None):
@@ -343,11 +325,6 @@ def test_the_score_is_between_its_ends_and_tells_the_side(share, chance):
     assert -1 <= score <= 1
     assert (score > 0) == (share > chance) or chance == 1
     assert (score < 0) == (share < chance)
-
-
-def test_the_rule_names_every_word_and_threshold():
-    assert all(word in RULE for word in WORDS)
-    assert "1/3" in RULE
 
 
 def layer(name, word, count=10, dead=(), saturated=(), mirrored=(), duplicate=()):

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 
-from mahalens.auditing.gaussian import sphericity
 from mahalens.auditing.whitening import (
     effective_rank,
     oas_shrinkage,
@@ -86,14 +85,6 @@ def test_an_exact_whitening_has_no_error(scale):
         assert reading.recovered.tolist() == pytest.approx((reading.spectrum / scale**2).tolist())
         assert reading.output_spectrum.tolist() == pytest.approx([scale**2] * 7)
     assert reading.output_rank == pytest.approx(7)
-
-
-def test_sphericity_is_that_of_the_hyperplanes(draw_gaussian, draw_layer):
-    gaussian = draw_gaussian(5)
-    for units in (3, 5, 12):
-        weight, _ = draw_layer(units, 5)
-        reading = read_whitening(weight, gaussian.covariance, MANY)
-        assert reading.sphericity == pytest.approx(sphericity(weight, gaussian), rel=1e-9)
 
 
 def test_spreads_far_apart_keep_their_digits():

@@ -387,13 +387,6 @@ def test_names_are_shown_and_never_run(visit):
     assert "{{ 7 * 7 }}" in page.inner_text("#layer-title")
 
 
-def test_follows_the_colours_the_reader_likes(visit):
-    colour = "getComputedStyle(document.body).backgroundColor"
-    light = visit("usual", color_scheme="light").evaluate(colour)
-    assert light == "rgb(255, 255, 255)"
-    assert visit("usual", color_scheme="dark").evaluate(colour) != light
-
-
 def test_without_scripts_the_answer_still_stands(visit):
     page = visit("usual", java_script_enabled=False)
     assert "fc1" in page.inner_text("#layer-table")

@@ -283,13 +283,6 @@ def test_positions_of_a_convolution_are_placed_only_where_they_cover_the_image(r
     assert payload.grid_of(wide, replaced(conv, positions=50)) == (5, 10)
 
 
-def test_every_verdict_has_a_look_and_a_meaning_of_its_own():
-    words = ("distance-like", "intensity-like", "mixed", "even", "too few units", "not judged")
-    assert (*words, "broken") == tuple(tables.VERDICTS)
-    assert len({look[:2] for look in tables.VERDICTS.values()}) == 7
-    assert all(look.meaning.endswith(".") for look in tables.VERDICTS.values())
-
-
 def test_verdicts_show_their_interval_and_tests_where_they_have_them(record):
     plain = record.layers[1].verdict
     assert tables.interval_of(plain) == ""
