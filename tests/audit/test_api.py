@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from twin import assert_read
 
 import mahalens
 from mahalens import Gaussian, InputError
@@ -132,26 +133,23 @@ def case():
 
 
 class TestReadings:
-    def test_moments_are_those_of_the_whole(self, case):
+    def test_moments_and_prototypes_are_those_of_the_whole(self, case):
         _, _, y, z, record = case
-        units = record.layers[0].units
-
-        def same(value, expected, atol=1e-5):
-            torch.testing.assert_close(value, expected, rtol=0, atol=atol)
-
-        std = z.std(0, correction=0)
-        same(units.mean, z.mean(0))
-        same(units.std, std)
-        same(units.skewness, ((z - z.mean(0)) ** 3).mean(0) / std**3, 1e-4)
-        same(units.least, z.amin(0), 0)
-        same(units.greatest, z.amax(0), 0)
+        layer = record.layers[0]
+        assert_read(layer, list(z[:, None]), y, rtol=0, atol=1e-5)
+        skewness = ((z - z.mean(0)) ** 3).mean(0) / z.std(0, correction=0) ** 3
+        torch.testing.assert_close(layer.units.skewness, skewness, rtol=0, atol=1e-4)
         levels = torch.tensor(record.settings.quantiles).double()
-        same(units.quantiles, torch.quantile(z, levels, dim=0).T)
-        for label in range(3):
-            rows = z[y == label]
-            same(units.class_mean[label], rows.mean(0))
-            same(units.class_std[label], rows.std(0, correction=0))
-            same(units.class_quantiles[label], torch.quantile(rows, levels, dim=0).T)
+        for got, rows in (
+            (layer.units.quantiles, z),
+            *((layer.units.class_quantiles[label], z[y == label]) for label in range(3)),
+        ):
+            wanted = torch.quantile(rows, levels, dim=0).T
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-5)
+        order = z.argsort(0, descending=True)[:8]
+        assert torch.equal(layer.prototypes.active_sample, order.T)
+        active = nn.functional.gelu(z.gather(0, order)).T
+        torch.testing.assert_close(layer.prototypes.active_value, active, rtol=0, atol=1e-5)
 
     def test_distances_in_input_units_and_spreads(self, case):
         network, x, y, _, record = case
@@ -163,20 +161,6 @@ class TestReadings:
             assert torch.allclose(planes.class_distance[label], expected, atol=1e-5)
         along = (x.double() @ (weight / weight.norm(dim=1, keepdim=True)).T).std(0, correction=0)
         assert torch.allclose(planes.mean_spreads, planes.mean_distance / along, atol=1e-4)
-
-    def test_prototypes_are_the_nearest_and_the_most_active(self, case):
-        network, _, _, z, record = case
-        found = record.layers[0].prototypes
-        length = network[0].weight.detach().double().norm(dim=1)
-        for unit in range(7):
-            order = z[:, unit].abs().argsort()[:8]
-            assert found.near_sample[unit].tolist() == order.tolist()
-            expected = z[order, unit].abs() / length[unit]
-            assert torch.allclose(found.near_distance[unit], expected, atol=1e-5)
-            order = z[:, unit].argsort(descending=True)[:8]
-            assert found.active_sample[unit].tolist() == order.tolist()
-            expected = nn.functional.gelu(z[order, unit])
-            assert torch.allclose(found.active_value[unit], expected, atol=1e-5)
 
     def test_histograms_count_every_kept_row_by_class(self, case):
         network, x, y, z, record = case
@@ -220,30 +204,6 @@ class TestReadings:
         assert int(layer.histograms.counts.sum()) == 2000
         assert abs(float(layer.units.quantiles[0, 3])) < 4 * 10_000 * 1.25 / 2000**0.5
         assert "2,000 rows drawn at random from 20,000" in layer.notes[0]
-
-    def test_batch_norm_is_folded_in(self):
-        torch.manual_seed(1)
-        network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
-        for _ in range(20):
-            network(3 * torch.randn(64, 4) + 1)
-        x = 3 * torch.randn(300, 4) + 1
-        layer = mahalens.audit(network, x).layers[0]
-        z = network[:2].eval()(x).detach().double()
-        assert layer.folded == "BatchNorm"
-        assert torch.allclose(layer.units.mean, z.mean(0), atol=1e-4)
-        norm, linear = network[1], network[0]
-        scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-        rows = (linear.weight * scale[:, None]).detach().double()
-        assert torch.allclose(layer.hyperplanes.length, rows.norm(dim=1), atol=1e-6)
-
-    def test_a_sample_is_a_prototype_once(self):
-        x = torch.zeros(5, 1, 4, 4)
-        x[2] = 1.0
-        network = nn.Sequential(nn.Conv2d(1, 1, 2, bias=False), nn.ReLU())
-        nn.init.ones_(network[0].weight)
-        found = mahalens.audit(network, x, prototypes=3).layers[0].prototypes
-        assert len(set(found.near_sample[0].tolist()) - {2}) == 3
-        assert found.active_sample[0, 0] == 2
 
     def test_wide_layers_are_read_from_their_outputs(self):
         torch.manual_seed(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from twin import small
 
 import mahalens
 from mahalens.errors import InputError
@@ -13,11 +13,6 @@ from mahalens.nn import Abs
 
 X = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(30) % 3
-
-
-def small(outputs=3):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, outputs))
 
 
 @pytest.mark.parametrize("target", [Y.float(), nn.functional.one_hot(Y)])
@@ -40,10 +35,10 @@ def test_labels_come_in_many_forms(labels):
 
 
 def test_samples_made_again_are_no_scores():
-    record = mahalens.audit(small(4), (X, torch.arange(30) % 2))
+    record = mahalens.audit(small(outputs=4), (X, torch.arange(30) % 2))
     assert record.accuracy is None
     assert "not taken for scores" in record.notes[0]
-    assert mahalens.audit(small(4), (X, torch.arange(30) % 4)).accuracy is not None
+    assert mahalens.audit(small(outputs=4), (X, torch.arange(30) % 4)).accuracy is not None
 
 
 def test_clusters_take_the_place_of_labels():
@@ -59,18 +54,6 @@ def test_clusters_take_the_place_of_labels():
     assert record.accuracy is None
     labelled = mahalens.audit(small(), (X, Y), clusters=3)
     assert labelled.notes == ("the data has labels, so no clusters were looked for",)
-
-
-def test_a_shuffled_loader_gives_its_examples_as_it_gave_them_before():
-    network = small()
-    loader = DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True)
-    record = mahalens.audit(network, loader)
-    assert "in the order in which the loader gave them" in record.notes[0]
-    prototypes = record.layers[0].prototypes
-    place = {int(n): i for i, n in enumerate(record.example_samples)}
-    best = record.examples[[place[int(n)] for n in prototypes.near_sample[:, 0]]]
-    values = network[0](best).diagonal().abs() / network[0].weight.norm(dim=1)
-    assert torch.allclose(values.double(), prototypes.near_distance[:, 0], atol=1e-5)
 
 
 def test_classes_are_the_labels_that_occur():

@@ -2,13 +2,24 @@
 
 import collections
 import contextlib
+import functools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
-from twin import LABELS, assert_read, folded, one_by_one, positive, rows_of_samples, vectors
+from twin import (
+    LABELS,
+    Net,
+    assert_read,
+    folded,
+    linear,
+    one_by_one,
+    positive,
+    rows_of_samples,
+    vectors,
+)
 
 from mahalens.auditing.api import audit
 from mahalens.auditing.batches import Batch
@@ -191,19 +202,22 @@ class TestConvolutions:
     def test_squeeze_and_excitation(self):
         """Channels are scaled by what a small network says of them."""
 
-        class Gated(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.conv, self.squeeze = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 2, 1)
-                self.excite, self.head = nn.Conv2d(2, 8, 1), nn.Linear(8, 3)
+        def follow(net, x):
+            x = functional.silu(net.conv(x), inplace=True)
+            gate = functional.adaptive_avg_pool2d(x, 1)
+            gate = net.excite(functional.relu(net.squeeze(gate), inplace=True))
+            return {"out": net.head((x * functional.hardsigmoid(gate)).mean((2, 3)))}
 
-            def forward(self, x):
-                x = functional.silu(self.conv(x), inplace=True)
-                gate = functional.adaptive_avg_pool2d(x, 1)
-                gate = self.excite(functional.relu(self.squeeze(gate), inplace=True))
-                return {"out": self.head((x * functional.hardsigmoid(gate)).mean((2, 3)))}
-
-        model, x = Gated(), images()
+        model, x = (
+            Net(
+                follow,
+                conv=lambda: nn.Conv2d(3, 8, 3, padding=1),
+                squeeze=lambda: nn.Conv2d(8, 2, 1),
+                excite=lambda: nn.Conv2d(2, 8, 1),
+                head=linear(8, 3),
+            ),
+            images(),
+        )
         record = read(model, x)
         found = summary(record, "activation", "positions")
         assert found == {
@@ -218,32 +232,24 @@ class TestConvolutions:
     def test_pooling_before_the_activation(self, activation, name):
         """Takes the maximum first, as the well-known example for MNIST does."""
 
-        class PoolFirst(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.conv, self.head = nn.Conv2d(3, 4, 2), nn.Linear(4 * 16, 3)
+        def follow(net, x):
+            x = activation(functional.max_pool2d(net.conv(x), 2))
+            return functional.log_softmax(net.head(x.flatten(1)), dim=1)
 
-            def forward(self, x):
-                x = activation(functional.max_pool2d(self.conv(x), 2))
-                return functional.log_softmax(self.head(x.flatten(1)), dim=1)
-
+        model = Net(follow, conv=lambda: nn.Conv2d(3, 4, 2), head=linear(64, 3))
         # Nothing can be folded through the pooling, so that no layer reads the activations.
-        found = summary(read(PoolFirst(), images()), "activation", "feeds")
+        found = summary(read(model, images()), "activation", "feeds")
         assert found == {"conv": (name, None), "head": ("log_softmax", None)}
 
     @pytest.mark.parametrize("same", [True, False])
     def test_norms_that_differ_by_use_are_not_folded(self, same):
-        class TwoNorms(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.conv, self.one = nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3)
-                self.two = self.one if same else nn.BatchNorm1d(3)
+        def follow(net, x):
+            first = torch.relu(net.one(net.conv(x)))
+            return first + torch.relu((net.one if same else net.two)(net.conv(x.flip(2))))
 
-            def forward(self, x):
-                first = torch.relu(self.one(self.conv(x)))
-                return first + torch.relu(self.two(self.conv(x.flip(2))))
-
-        model, x = stirred(TwoNorms()), images(2, 6, dims=1)
+        norm = functools.partial(nn.BatchNorm1d, 3)
+        model = stirred(Net(follow, conv=lambda: nn.Conv1d(2, 3, 2), one=norm, two=norm))
+        x = images(2, 6, dims=1)
         layer = audit(model, x).layer("conv")
         rows = rows_of_samples(model, one_by_one(x), "conv")
         assert (layer.calls, layer.activation) == (2, "relu" if same else "none")
@@ -252,14 +258,9 @@ class TestConvolutions:
         assert any("batch norm" in note for note in layer.notes) != same
 
     def test_transposed_convolutions_are_skipped_with_a_reason(self):
-        class Tied(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.conv = nn.Conv1d(1, 3, 2)
-
-            def forward(self, x):
-                hidden = self.conv(x[:, None]).relu()
-                return functional.conv_transpose1d(hidden, self.conv.weight)[:, 0]
+        def follow(net, x):
+            hidden = net.conv(x[:, None]).relu()
+            return functional.conv_transpose1d(hidden, net.conv.weight)[:, 0]
 
         model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(4, 3, 2, 2))
         record = audit(model, images(size=8))
@@ -267,7 +268,7 @@ class TestConvolutions:
         assert (left.name, left.kind) == ("2", "ConvTranspose2d")
         assert "no patches" in left.reason
         assert [layer.name for layer in record.layers] == ["0"]
-        tied = audit(Tied(), vectors())
+        tied = audit(Net(follow, conv=lambda: nn.Conv1d(1, 3, 2)), vectors())
         assert summary(tied, "activation") == {"conv": ("relu",)}
         assert [part.name for part in tied.skipped] == ["conv (transposed)"]
 
@@ -292,9 +293,9 @@ class WrittenOut(nn.Module):
         super().__init__()
         attention, self.cross = model.attention, model.cross
         self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
-        for part, linear in enumerate((self.q, self.k, self.v)):
-            linear.weight.data = attention.in_proj_weight.data[8 * part : 8 * part + 8]
-            linear.bias.data = attention.in_proj_bias.data[8 * part : 8 * part + 8]
+        for part, layer in enumerate((self.q, self.k, self.v)):
+            layer.weight.data = attention.in_proj_weight.data[8 * part : 8 * part + 8]
+            layer.bias.data = attention.in_proj_bias.data[8 * part : 8 * part + 8]
         self.out.load_state_dict(attention.out_proj.state_dict())
 
     def forward(self, x):
@@ -531,31 +532,22 @@ class TestPadding:
             audit(Bag(), data)
 
 
-class Fused(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.embedding, self.rnn = nn.Embedding(9, 6), kind(6, 5)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, tokens):
-        states, _ = self.rnn(self.embedding(tokens).transpose(0, 1))  # steps come first
-        return self.head(states).mean(0)
+def fused(net, tokens):
+    states, _ = net.rnn(net.embedding(tokens).transpose(0, 1))  # steps come first
+    return net.head(states).mean(0)
 
 
-class HandWritten(nn.Module):
+def loop(net, x):
     """A recurrent cell in a loop; the steps are as many as the batch says."""
+    state = x.new_zeros(len(x), 5)
+    for step in range(x.shape[1]):
+        state = torch.tanh(net.outer(state) + net.inner(x[:, step]))
+    return net.head(state)
 
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.inner, self.outer = nn.Linear(4, 5), nn.Linear(5, 5, bias=False)
-        self.head = nn.Linear(5, 3)
 
-    def forward(self, x):
-        state = x.new_zeros(len(x), 5)
-        for step in range(x.shape[1]):
-            state = torch.tanh(self.outer(state) + self.inner(x[:, step]))
-        return self.head(state)
+def hand_written():
+    parts = {"inner": linear(4, 5), "outer": linear(5, 5, bias=False), "head": linear(5, 3)}
+    return Net(loop, 1, **parts)
 
 
 class Experts(nn.Module):
@@ -582,8 +574,8 @@ class Experts(nn.Module):
 class TestSeveralUses:
     @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
     def test_the_linear_part_of_a_recurrent_network(self, kind):
-        torch.manual_seed(0)
-        model, tokens = Fused(kind), torch.randint(0, 9, (11, 6))
+        parts = {"embedding": lambda: nn.Embedding(9, 6), "rnn": lambda: kind(6, 5)}
+        model, tokens = Net(fused, **parts, head=linear(5, 3)), torch.randint(0, 9, (11, 6))
         record = read(model, tokens)
         assert summary(record, "positions", "rows") == {"head": (6, 66)}
         assert_layers(record, model, tokens, ["head"])
@@ -592,7 +584,7 @@ class TestSeveralUses:
         assert "fused" in reasons["rnn"]
 
     def test_a_cell_in_a_loop(self):
-        model, x = HandWritten(), sequences(6, 4)
+        model, x = hand_written(), sequences(6, 4)
         record = read(model, x)
         assert summary(record, "calls") == {"outer": (6,), "inner": (6,), "head": (1,)}
         layer, rows = record.layer("inner"), rows_of_samples(model, one_by_one(x), "inner")
@@ -605,24 +597,18 @@ class TestSeveralUses:
                 assert float(near.near_distance[unit, rank]) == pytest.approx(float(z), rel=1e-4)
 
     def test_loops_of_other_lengths_in_later_batches(self):
-        model, labels = HandWritten(), torch.tensor([0, 1, 1, 0])
+        model, labels = hand_written(), torch.tensor([0, 1, 1, 0])
         parts = [torch.randn(4, steps, 4) for steps in (3, 7, 2)]
         record = audit(model, [(part, labels) for part in parts])
         rows = [row for part in parts for row in rows_of_samples(model, one_by_one(part), "inner")]
         assert_read(record.layer("inner"), rows, labels.repeat(3))
 
     def test_one_layer_in_two_layouts(self):
-        class Shared(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = nn.Linear(4, 4)
+        def follow(net, x):
+            by_step = net.layer(x.transpose(0, 1))  # [T, B, K]
+            return net.layer(by_step.mean(0)).relu()  # [B, K]
 
-            def forward(self, x):
-                by_step = self.layer(x.transpose(0, 1))  # [T, B, K]
-                return self.layer(by_step.mean(0)).relu()  # [B, K]
-
-        torch.manual_seed(2)
-        model, x = Shared(), sequences(6, 4)
+        model, x = Net(follow, 2, layer=linear(4, 4)), sequences(6, 4)
         layer = read(model, x).layer("layer")
         assert (layer.calls, layer.positions, layer.activation) == (2, 7, "mixed")
         assert_read(layer, rows_of_samples(model, one_by_one(x), "layer"), LABELS)
@@ -649,16 +635,11 @@ class TestSeveralUses:
     def test_rows_that_belong_to_no_sample(self):
         """A layer that is fed the same whatever the samples are."""
 
-        class Constant(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.query, self.maker = nn.Parameter(torch.randn(3, 4)), nn.Linear(4, 4)
+        def follow(net, x):
+            return x @ torch.relu(net.maker(net.query)).T
 
-            def forward(self, x):
-                return x @ torch.relu(self.maker(self.query)).T
-
-        torch.manual_seed(4)
-        model = Constant()
+        query = functools.partial(torch.nn.Parameter, torch.randn(3, 4))
+        model = Net(follow, 4, query=query, maker=linear(4, 4))
         layer = read(model, vectors()).layer("maker")
         assert (layer.rows, layer.units.class_mean) == (3, None)
         wanted = model.maker(model.query).detach().double()
@@ -799,15 +780,10 @@ class TestWeights:
         assert_layers(record, model, x, ["0"])
 
     def test_layers_whose_values_cannot_be_read_are_named(self):
-        class Mapped(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.inner, self.outer = nn.Linear(4, 5), nn.Linear(5, 3)
+        def follow(net, x):
+            return net.outer(torch.func.vmap(lambda row: net.inner(row).relu())(x))
 
-            def forward(self, x):
-                return self.outer(torch.func.vmap(lambda row: self.inner(row).relu())(x))
-
-        record = read(Mapped(), vectors())
+        record = read(Net(follow, inner=linear(4, 5), outer=linear(5, 3)), vectors())
         assert [layer.name for layer in record.layers] == ["outer"]
         (left,) = record.skipped
         assert left.name == "inner"

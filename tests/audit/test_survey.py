@@ -177,6 +177,11 @@ AFFINE = {
         1.5 * AT_TWO,
     ),
     "nothing": (lambda net, z: z * 1.0 + 0.0, ONE, 0 * ONE),
+    "perturbed": (
+        lambda net, z: torch.minimum(net.scale * z + net.shift, torch.full((UNITS,), torch.inf)),
+        SCALE,
+        SHIFT,
+    ),
     "half as dtype": (lambda net, z: (z.double() * 2).float(), 2 * ONE, 0 * ONE),
 }
 
@@ -192,45 +197,6 @@ def test_affine_steps_are_folded_in(name, activation):
     assert (layer.folded is None) == (name == "nothing")
     assert_same_audit(layer, mahalens.audit(twin, (x, LABELS)).layers[0])
     assert layer.feeds == (None if "in part" in name else "reader")
-
-
-class Perturbed(nn.Module):
-    """Scale, offset and clip of each unit; it is the identity until one of them is set."""
-
-    def __init__(self, units):
-        super().__init__()
-        self.scaling = nn.Parameter(torch.ones(units), requires_grad=False)
-        self.offset = nn.Parameter(torch.zeros(units), requires_grad=False)
-        self.limit = nn.Parameter(torch.full((units,), torch.inf), requires_grad=False)
-
-    def forward(self, x):
-        return torch.minimum(self.scaling * x + self.offset, self.limit)
-
-
-@pytest.mark.parametrize("activation", [nn.ReLU, mahalens.nn.Abs])
-def test_perturbation_networks_are_their_plain_twins(activation):
-    torch.manual_seed(2)
-    parts = nn.Linear(6, 16), nn.Linear(16, 3)
-    parts[0].bias.data[3] = -50
-    plain = nn.Sequential(parts[0], activation(), parts[1])
-    other = nn.Sequential(parts[0], Perturbed(16), activation(), parts[1])
-    x = inputs()
-    assert torch.equal(plain(x), other(x))
-    wanted = mahalens.audit(plain, (x, LABELS), perturb=True).layers
-    layers = mahalens.audit(other, (x, LABELS), perturb=True).layers
-    for layer, twin in zip(layers, wanted, strict=True):
-        assert_same_audit(layer, twin, rtol=0, atol=0)
-        assert layer.perturbation.index == twin.perturbation.index
-    assert layers[0].folded is None
-    assert layers[0].feeds == "3"
-    # With an offset of its own it is folded in.
-    other[1].scaling.data.mul_(0.7)
-    other[1].offset.data.add_(0.3)
-    layer = mahalens.audit(other, (x, LABELS)).layers[0]
-    with torch.no_grad():
-        parts[0].weight.mul_(0.7)
-        parts[0].bias.mul_(0.7).add_(0.3)
-    assert_same_audit(layer, mahalens.audit(plain, (x, LABELS)).layers[0])
 
 
 def test_what_is_done_to_activations_is_read_by_no_layer():

@@ -22,6 +22,30 @@ def vectors(width=4, count=11):
     return x + LABELS[:count, None]
 
 
+class Net(nn.Module):
+    """A model of some parts, started from a seed, with a function ``follow(model, x)``."""
+
+    def __init__(self, follow, seed=0, **parts):
+        super().__init__()
+        torch.manual_seed(seed)
+        for name, make in parts.items():
+            setattr(self, name, make())
+        self.follow = follow
+
+    def forward(self, *args):
+        return self.follow(self, *args)
+
+
+def linear(*sizes, **options):
+    """A maker of a Linear, for :class:`Net`."""
+    return lambda: nn.Linear(*sizes, **options)
+
+
+def small(width=4, outputs=3, hidden=6):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
 def positive(rows):
     return rows > 1e-6
 
