@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
     values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     state, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002 (a user's own state)
+    compiled = "torch._dynamo" in sys.modules  # run as Python, where it can be watched
     try:
-        with torch.random.fork_rng(devices=list(devices)), torch.no_grad(), _as_written():
+        with (
+            torch.random.fork_rng(devices=list(devices)),
+            torch.no_grad(),
+            torch.compiler.set_stance("force_eager") if compiled else nullcontext(),
+        ):
             for module in modules:
                 module.training = False
             yield
@@ -77,14 +82,6 @@ def _put_back(module: nn.Module, plain: dict[str, Any], tables: dict[str, dict[s
         if list(table) != list(entries) or any(table[key] is not entries[key] for key in entries):
             table.clear()
             table.update(entries)
-
-
-def _as_written() -> AbstractContextManager[Any]:
-    """Run compiled parts as Python, where they can be watched."""
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 Forward = Callable[..., Any]

@@ -213,20 +213,17 @@ def _same_values(one: Activation, two: Activation, z: Tensor) -> bool:
 def find_layouts(
     site: Site, fewer: Site | None, turned: Site | None, samples: int, fewer_samples: int
 ) -> None:
-    """Find where the samples are in each call's output.
+    """Set the layouts of a layer: where the samples are in each call's output.
 
-    Args:
-        site: as found with ``samples`` samples; its layouts are set.
-        fewer: the same layer with the first ``fewer_samples`` of them, if the model takes that.
-        turned: the same layer with the samples in reverse order: their rows must come out in
-            reverse too.
-        samples: how many there were.
-        fewer_samples: how many ``fewer`` had.
+    ``fewer`` is the same layer with the first ``fewer_samples`` of the ``samples``, ``turned`` with
+    all in reverse order, in which their rows must come out in reverse too.
     """
     site.layouts = []
     for call, output in enumerate(site.outputs):
-        other = _output(fewer, call)
-        back = _output(turned, call)
+        other, back = (
+            of.outputs[call] if of is not None and call < len(of.outputs) else None
+            for of in (fewer, turned)
+        )
         axes = [axis for axis in range(output.ndim) if axis != site.unit_axis(output)]
         if other is not None and other.ndim == output.ndim:
             grown = [a for a in axes if output.shape[a] * fewer_samples == other.shape[a] * samples]
@@ -256,10 +253,6 @@ def _samples_apart(between: Activation, output: Tensor, layout: Layout, samples:
     other.select(layout.axis, 0).mul_(-1.5).add_(1)
     one, two = (between(z).narrow(layout.axis, 1, samples - 1) for z in (output, other))
     return torch.allclose(one, two, 1e-4, 1e-5, equal_nan=True)
-
-
-def _output(site: Site | None, call: int) -> Tensor | None:
-    return site.outputs[call] if site is not None and call < len(site.outputs) else None
 
 
 def _miss(layout: Layout, output: Tensor, back: Tensor, samples: int) -> float:

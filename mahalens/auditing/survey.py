@@ -106,20 +106,9 @@ class _Call:
     target: Tensor
     """The result, or the tensor that was written to."""
 
-    @property
-    def tensor(self) -> Tensor:
-        """The first tensor that comes from a layer."""
-        return self.marked[0][0]
-
-    @property
-    def mark(self) -> _Mark:
-        """Where that tensor comes from."""
-        return self.marked[0][1]
-
-    @property
-    def marks(self) -> list[_Mark]:
-        """Where all of them come from."""
-        return [mark for _, mark in self.marked]
+    def __post_init__(self) -> None:
+        self.tensor, self.mark = self.marked[0]  # the first, and where it comes from
+        self.marks = [mark for _, mark in self.marked]
 
     def node(self, nodes: dict[int, Node] | None = None) -> Node:
         """Return the call as a node of the nodes of its tensors."""
