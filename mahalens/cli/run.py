@@ -302,5 +302,9 @@ def _print_results(path: Path) -> None:
     from mahalens.report.records import load_run
     from mahalens.report.run_tables import run_tables
 
-    for table in run_tables(path.name, load_run(path)):
+    records = load_run(path)
+    for table in run_tables(path.name, records):
         table.show()
+    if records.study.advice is not None:
+        for sentence in records.study.advice(records.summary.rows):
+            click.echo(printable(sentence))

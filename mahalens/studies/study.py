@@ -528,6 +528,7 @@ class Study(Generic[C]):
         thing: what one of the models is, for tables.
         protocol: what ``--published`` means: ``"published"``, or ``"full"`` where nothing was.
         titles: what people call variants that are not known everywhere.
+        advice: sentences for a user's own data, from the rows of the summary; printed last.
     """
 
     name: str
@@ -563,6 +564,7 @@ class Study(Generic[C]):
     thing: str = "model"
     protocol: Literal["published", "full"] = "full"
     titles: Mapping[str, str] = field(default_factory=dict)
+    advice: Callable[[Sequence[Any]], Sequence[str]] | None = None
 
     def look(self, model: str) -> Model:
         """Return how a model is shown; one that nobody knows goes by its name."""
