@@ -6,7 +6,6 @@ other module, through ``torch.func``. The third engine is :mod:`mahalens.train.c
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,52 +23,16 @@ _BLOCK_BYTES = 1 << 22
 """Size of one block of activations: small enough to stay in the shared cache."""
 
 
-class Loss(abc.ABC):
-    """A mean over samples. Outputs are feature-major, ``[T, K, n]``."""
+class _SquaredError:
+    """``1/(N K) Σ (f(xₙ)ₖ - yₙₖ)²``, as ``nn.MSELoss``; outputs are feature-major, [T, K, n]."""
 
-    name: str
-    label: str
+    name, label = "mse", "MSE"
 
-    @abc.abstractmethod
     def check(self, outputs: int | None, x: Tensor, y: Tensor) -> Tensor:
         """Return targets as ``[S, N, K]`` or ``[S, N]``, S = 1 where trials share them; or raise.
 
         ``outputs`` is the number of units of the output, ``None`` for one number per sample.
         """
-
-    @abc.abstractmethod
-    def check_output(self, output: Tensor, y: Tensor) -> None:
-        """Refuse targets ``[S, N, ...]`` that do not fit a module's output on some samples."""
-
-    @abc.abstractmethod
-    def targets(self, y: Tensor) -> Tensor:
-        """Lay out the targets of a block as :meth:`total` wants them."""
-
-    @abc.abstractmethod
-    def scale(self, outputs: int | None, samples: int) -> float:
-        """Return the factor that turns the total into the mean."""
-
-    @abc.abstractmethod
-    def total(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the sum over samples ``[T]``."""
-
-    @abc.abstractmethod
-    def total_and_slope(
-        self, output: Tensor, target: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """Return the sum over samples ``[T]``, and the gradient of ``scale`` times it."""
-
-    @abc.abstractmethod
-    def mean(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of one plain module from its outputs, as one number."""
-
-
-class _SquaredError(Loss):
-    """``1/(N K) Σ (f(xₙ)ₖ - yₙₖ)²``, as ``nn.MSELoss``."""
-
-    name, label = "mse", "MSE"
-
-    def check(self, outputs: int | None, x: Tensor, y: Tensor) -> Tensor:
         rows = tuple(x.shape[-2:-1])
         wanted = rows if outputs is None else (*rows, outputs)
         trials = tuple(x.shape[:1]) if x.ndim == 3 else ("T",)
@@ -87,6 +50,7 @@ class _SquaredError(Loss):
         return y.unsqueeze(-1) if outputs is None else y
 
     def check_output(self, output: Tensor, y: Tensor) -> None:
+        """Refuse targets ``[S, N, ...]`` that do not fit a module's output on some samples."""
         if output.shape[1:] != y.shape[2:] or not y.dtype.is_floating_point:
             raise InputError(
                 f"targets of shape {_written(('N', *y.shape[2:]))} in {y.dtype} for outputs of "
@@ -95,12 +59,15 @@ class _SquaredError(Loss):
         check_finite("y", y)
 
     def targets(self, y: Tensor) -> Tensor:
+        """Lay out the targets of a block as :meth:`total` wants them."""
         return y.transpose(1, 2).contiguous()
 
     def scale(self, outputs: int | None, samples: int) -> float:
+        """Return the factor that turns the total into the mean."""
         return 1 / (samples * (outputs or 1))
 
     def total(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the sum over samples ``[T]``."""
         return (output - target).square_().sum((1, 2))
 
     def total_and_slope(
@@ -110,10 +77,11 @@ class _SquaredError(Loss):
         return (residual * residual).sum((1, 2)), residual.mul_(2 * scale)
 
     def mean(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of one plain module from its outputs, as one number."""
         return (output - target).square().mean()
 
 
-class _CrossEntropy(Loss):
+class _CrossEntropy:
     """``1/N Σ (log Σₖ exp(fₖ(xₙ)) - f_c(xₙ))`` for the class c of sample n."""
 
     name, label = "cross-entropy", "cross-entropy"
@@ -167,6 +135,7 @@ class _CrossEntropy(Loss):
         return torch.nn.functional.cross_entropy(output, target)
 
 
+Loss = _SquaredError | _CrossEntropy
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (_SquaredError(), _CrossEntropy())}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -416,6 +417,15 @@ class LBFGS(_ConvergingSolver):
         )
 
 
+def _of_the_solver(name: str, doc: str) -> Any:
+    """Return the property of :class:`Newton` that is an attribute of the solver inside."""
+    return property(
+        lambda newton: getattr(newton._solver, name),
+        lambda newton, value: setattr(newton._solver, name, value),
+        doc=doc,
+    )
+
+
 class Newton:
     """Second-order training of all trials until they converge, in whitened coordinates.
 
@@ -461,24 +471,16 @@ class Newton:
         inside = self._solver.stack
         return inside if self._coordinates is None else self._coordinates.leave(inside)
 
-    @property
-    def epoch(self) -> int:
-        """Steps done."""
-        return self._solver.epoch
-
-    @property
-    def history(self) -> History:
-        """Metrics recorded so far."""
-        return self._solver.history
-
-    @property
-    def milestones(self) -> tuple[int, ...]:
-        """Steps at which metrics are wanted; every step pauses anyway."""
-        return self._solver.milestones
-
-    @milestones.setter
-    def milestones(self, value: tuple[int, ...]) -> None:
-        self._solver.milestones = value
+    epoch: int = _of_the_solver("epoch", "Steps done.")
+    history: History = _of_the_solver("history", "Metrics recorded so far.")
+    milestones: tuple[int, ...] = _of_the_solver(
+        "milestones", "Steps at which metrics are wanted; every step pauses anyway."
+    )
+    finished: bool = _of_the_solver("finished", "Whether no trial is running.")
+    statuses: list[Status] = _of_the_solver("statuses", "How each trial ended.")
+    steps: Tensor = _of_the_solver("steps", "Steps ``[T]`` each trial took.")
+    curve: tuple[Tensor, Tensor] = _of_the_solver("curve", "Steps ``[E]``, losses ``[E, T]``.")
+    seconds: float = _of_the_solver("seconds", "Time spent so far.")
 
     @property
     def final_loss(self) -> Tensor:
@@ -486,40 +488,11 @@ class Newton:
         return self.objective.loss(self.stack)
 
     @property
-    def finished(self) -> bool:
-        """Whether no trial is running."""
-        return self._solver.finished
-
-    @property
-    def statuses(self) -> list[Status]:
-        """How each trial ended."""
-        return self._solver.statuses
-
-    @property
-    def steps(self) -> Tensor:
-        """Steps ``[T]`` each trial took."""
-        return self._solver.steps
-
-    @property
-    def curve(self) -> tuple[Tensor, Tensor]:
-        """Steps ``[E]`` and losses ``[E, T]``."""
-        return self._solver.curve
-
-    @property
     def progress(self) -> tuple[int, int, str]:
         """Trials that have ended, trials in all, and the state of the others."""
         total = len(self._solver.codes)
         text = f"step {self.epoch}, {self.objective.label} {self._solver.recent_loss():.3g}"
         return total - len(self._solver.active), total, text
-
-    @property
-    def seconds(self) -> float:
-        """Time spent so far."""
-        return self._solver.seconds
-
-    @seconds.setter
-    def seconds(self, value: float) -> None:
-        self._solver.seconds = value
 
     def advance(self) -> None:
         """Take one step with every running trial."""

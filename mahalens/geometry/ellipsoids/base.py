@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
@@ -42,35 +41,6 @@ _NEAREST_BLOCK = 4096
 _T = TypeVar("_T")
 
 
-class TensorCache:
-    """Values that were computed from tensors, until one of the tensors is replaced or changed."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[list[Tensor], list[tuple[int, int]], Any]] = {}
-
-    def get(self, name: str, tensors: Sequence[Tensor], make: Callable[[], _T]) -> _T:
-        """Return what ``make`` computed from ``tensors``; call it again only after a change.
-
-        (Changes through ``.data``, which hide from autograd, hide from this too.)
-
-        >>> cache, x = TensorCache(), torch.ones(2)
-        >>> cache.get("sum", [x], lambda: float(x.sum()))
-        2.0
-        >>> cache.get("sum", [x.add_(1)], lambda: float(x.sum()))
-        4.0
-        """
-        # In inference mode tensors do not count their changes.
-        state = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
-        entry = self._entries.get(name)
-        same = entry is not None and all(
-            old is new for old, new in itertools.zip_longest(entry[0], tensors)
-        )
-        if entry is None or not same or entry[1] != state:
-            entry = self._entries[name] = (list(tensors), state, make())
-        value: _T = entry[2]
-        return value
-
-
 class Nearest(NamedTuple):
     """The k nearest ellipsoids of each point: distances [N, k], ascending, and indices [N, k]."""
 
@@ -105,7 +75,7 @@ class Ellipsoids(ABC):
             raise InputError(f"means have shape {list(means.shape)}, wanted [K, D]")
         require_finite("means", means)
         self.means = means
-        self._cache = TensorCache()
+        self._cache: dict[str, tuple[list[Tensor], list[tuple[int, int]], Any]] = {}
 
     # What a kind must know
 
@@ -154,7 +124,12 @@ class Ellipsoids(ABC):
 
     def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
         """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
-        tangent = self.tangent(x, norm)
+        x = self._ordinary_points(x)
+        self._require_norm(norm)
+        return self._descend(x, targets, norm)
+
+    def _descend(self, x: Tensor, targets: Tensor, norm: Norm) -> Tensor:
+        tangent = self._tangent(x, norm)
         return tangent.pull(tangent.distances - targets)
 
     def distances(self, x: Tensor, *, squared: bool = False, norm: Norm = "l2") -> Tensor:
@@ -202,13 +177,15 @@ class Ellipsoids(ABC):
             def measure(rows: Tensor, number: int = number) -> Tensor:
                 return self._exact(x[rows], number, norm, squared=squared).to(x.dtype)
 
-            if tracked:  # computed again in the backward pass, instead of storing differences
-                again.append(checkpoint(measure, rows, use_reentrant=False))
-            else:
-                again.append(measure(rows))
+            again.append(self._remade(measure, rows) if tracked else measure(rows))
         if distances.requires_grad or tracked:
             return distances.index_put((n, k), torch.cat(again))
         return distances.index_put_((n, k), torch.cat(again))
+
+    def _remade(self, measure: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Compute again in the backward pass, instead of storing differences."""
+        result: Tensor = checkpoint(measure, *tensors, use_reentrant=False)
+        return result
 
     def _by_products(self, x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         """Return :meth:`_values` [N, K], and where rounding and range have left them good."""
@@ -409,8 +386,18 @@ class Ellipsoids(ABC):
     # Helpers of the kinds
 
     def _cached(self, name: str, make: Callable[[], _T]) -> _T:
-        """Return what ``make`` computes from the tensors; see :class:`TensorCache`."""
-        return self._cache.get(name, list(self.tensors().values()), make)
+        """Return what ``make`` computed from the tensors; call it again only after a change.
+
+        Changes through ``.data``, which hide from autograd, hide from this too.
+        """
+        tensors = list(self.tensors().values())
+        # In inference mode tensors do not count their changes.
+        state = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+        entry = self._cache.get(name)
+        if entry is None or entry[1] != state or any(map(operator.is_not, entry[0], tensors)):
+            entry = self._cache[name] = (tensors, state, make())
+        value: _T = entry[2]
+        return value
 
     def _tracked(self, *others: Tensor) -> bool:
         """Return whether gradients are asked for, of these ellipsoids or of other tensors."""

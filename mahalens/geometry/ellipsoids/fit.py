@@ -105,7 +105,7 @@ def from_covariance(
             f"there are {len(means)} means but {len(covariances)} covariances; give one for each"
         )
 
-    def source(k: int) -> _Source:
+    def source(k: int) -> _Matrix:
         matrix = _checked_covariance(covariances[k], means)
         return _Matrix(matrix, ridge * float(np.trace(matrix)) / len(matrix))
 
@@ -151,7 +151,7 @@ def from_data(
     centred = [estimation.centre(samples.double()) for samples in groups]
     means = torch.stack([mean for mean, _ in centred]).to(x.dtype)
 
-    def source(k: int) -> _Source:
+    def source(k: int) -> _Matrix:
         return _Samples(groups[k], centred[k][1] / (len(groups[k]) - 1) ** 0.5, ridge, shrinkage)
 
     fitted = _assemble(means, source, kind, choice)
@@ -254,7 +254,7 @@ def truncate(
         whitening = ellipsoids.whitening[k].detach().double()
         identity = torch.eye(ellipsoids.dim, dtype=torch.float64, device=whitening.device)
         factor = torch.linalg.solve_triangular(whitening, identity, upper=False)
-        return longest_axes((factor @ factor.mT).cpu().numpy(), choice)
+        return longest_axes((factor @ factor.mT).cpu().numpy(), 0.0, choice)
 
     axes = [axes for _, axes in _each(len(ellipsoids), of_one)]
     return LowRankEllipsoids(ellipsoids.means, **_padded(axes, ellipsoids.means))
@@ -356,67 +356,59 @@ def _each(count: int, make: Callable[[int], _T]) -> Iterator[tuple[int, _T]]:
 # From one covariance at a time to the tensors of a kind
 
 
-@dataclass(frozen=True)
 class _Matrix:
     """A covariance [D, D], and what is to be added to its diagonal."""
 
-    matrix: Floats
-    shift: float
+    def __init__(self, matrix: Floats, shift: float) -> None:
+        self._matrix, self._shift = matrix, shift
+
+    def parts(self) -> tuple[Floats, float]:
+        return self._matrix, self._shift
 
     def covariance(self) -> Floats:
-        return self.matrix + self.shift * np.eye(len(self.matrix))
+        matrix, shift = self.parts()
+        return matrix + shift * np.eye(len(matrix))
 
     def variances(self) -> Floats:
-        return np.diag(self.matrix) + self.shift
+        matrix, shift = self.parts()
+        return np.diag(matrix) + shift
 
     def factor(self) -> Tensor:
         return estimation.factor_covariance(torch.from_numpy(self.covariance()), _ADVICE)
 
     def axes(self, choice: RankChoice) -> Axes:
-        return longest_axes(self.matrix, choice, self.shift)
+        return longest_axes(*self.parts(), choice)
 
 
-@dataclass(frozen=True)
-class _Samples:
+class _Samples(_Matrix):
     """Samples [n, D], and rows with Σ = rowsᵀ rows before ridge and shrinkage."""
 
-    samples: Tensor
-    rows: Tensor
-    ridge: float
-    shrinkage: float | str
+    def __init__(self, samples: Tensor, rows: Tensor, ridge: float, shrinkage: float | str) -> None:
+        self._samples, self._rows, self._ridge, self._shrinkage = samples, rows, ridge, shrinkage
 
     def _added(self) -> tuple[float, float]:
         """Return the factor and the summand that ridge and shrinkage make of a variance."""
-        weight = self.shrinkage
+        weight = self._shrinkage
         if isinstance(weight, str):
-            weight = float(estimation.ledoit_wolf_shrinkage(self.samples.double()))
-        average = float(self.rows.square().sum()) / self.rows.shape[1]
-        return 1 - weight, (weight + self.ridge) * average
+            weight = float(estimation.ledoit_wolf_shrinkage(self._samples.double()))
+        average = float(self._rows.square().sum()) / self._rows.shape[1]
+        return 1 - weight, (weight + self._ridge) * average
 
-    def _matrix(self) -> _Matrix:
+    def parts(self) -> tuple[Floats, float]:
         factor, shift = self._added()
-        return _Matrix((self.rows.mT @ self.rows * factor).numpy(), shift)
-
-    def covariance(self) -> Floats:
-        return self._matrix().covariance()
-
-    def variances(self) -> Floats:
-        return self._matrix().variances()
+        return (self._rows.mT @ self._rows * factor).numpy(), shift
 
     def factor(self) -> Tensor:
-        samples = self.samples.double()
-        return estimation.estimate(samples, ridge=self.ridge, shrinkage=self.shrinkage)[1]
+        samples = self._samples.double()
+        return estimation.estimate(samples, ridge=self._ridge, shrinkage=self._shrinkage)[1]
 
     def axes(self, choice: RankChoice) -> Axes:
         factor, shift = self._added()
-        return axes_of_rows(self.rows.numpy() * factor**0.5, choice, shift)
-
-
-_Source = _Matrix | _Samples
+        return axes_of_rows(self._rows.numpy() * factor**0.5, shift, choice)
 
 
 def _assemble(
-    means: Tensor, source: Callable[[int], _Source], kind: str, choice: RankChoice | None
+    means: Tensor, source: Callable[[int], _Matrix], kind: str, choice: RankChoice | None
 ) -> Ellipsoids:
     """Make ellipsoids of ``kind`` from their sources, which are asked for one after the other."""
     count, dim = means.shape
@@ -472,14 +464,15 @@ def _padded(axes: Sequence[Axes], like: Tensor) -> dict[str, Tensor]:
 
 
 def _shared_basis(
-    means: Tensor, source: Callable[[int], _Source], choice: RankChoice
+    means: Tensor, source: Callable[[int], _Matrix], choice: RankChoice
 ) -> SharedBasisEllipsoids:
     count, dim = means.shape
     average = np.zeros((dim, dim))
     for _, covariance in _each(count, lambda k: source(k).covariance()):
         average += covariance / count
     if choice.rank is None:
-        basis = longest_axes(average, RankChoice(None, None, choice.explained, choice.error)).axes
+        explained = RankChoice(None, None, choice.explained, choice.error)
+        basis = longest_axes(average, 0.0, explained).axes
     else:
         _, basis = top_eigenpairs(average, choice.rank)
 
@@ -601,31 +594,66 @@ def expected_error(
     return np.where(dropped > 0, np.sqrt(bias**2 + 2 * spread) / (2 * dim), 0.0)
 
 
-def longest_axes(covariance: Floats, choice: RankChoice, shift: float = 0.0) -> Axes:
+@dataclass(frozen=True)
+class _Whole:
+    """A covariance [D, D] with ``shift`` added to all variances, and its trace."""
+
+    covariance: Floats
+    shift: float
+    dim: int
+    trace: float
+
+    def squares(self) -> float:
+        """Return ‖S + c I‖² = ‖S‖² + 2 c tr S + D c²."""
+        squares = float(np.vdot(self.covariance, self.covariance))
+        added = self.dim * self.shift
+        return squares + self.shift * (2 * (self.trace - added) + added)
+
+    def precision_trace(self) -> float:
+        from scipy.linalg import LinAlgError, cholesky, lapack
+
+        try:
+            factor = cholesky(self.covariance + self.shift * np.eye(self.dim), lower=True)
+        except LinAlgError:
+            raise SingularCovarianceError(
+                'covariance is singular, so it has no mean precision; take remainder="variance", '
+                "or pass ridge=1e-6 or more"
+            ) from None
+        inverse, _ = lapack.dtrtri(factor, lower=1)
+        return float(np.vdot(np.tril(inverse), np.tril(inverse)))
+
+    def axes(self, values: Floats, axes: Floats, choice: RankChoice) -> Axes:
+        """Return these axes with a spread across, unless some have none themselves."""
+        noise = 100 * np.finfo(np.float64).eps * max(self.trace, 0.0)
+        count = int((values > noise).sum())
+        if count < len(values):
+            raise SingularCovarianceError(
+                f"rank {len(values)} is more than the {count} of {self.dim} directions that have "
+                f"spread; keep fewer axes, or pass ridge=1e-6 or more"
+            )
+        rest = _stand_in(values, choice, self)
+        return Axes(axes, np.sqrt(values), None if rest is None else math.sqrt(rest))
+
+
+def longest_axes(covariance: Floats, shift: float, choice: RankChoice) -> Axes:
     """Return the axes of a covariance [D, D] that ``choice`` asks for.
 
     ``shift`` is added to all variances.
     """
     dim = len(covariance)
-    trace = float(np.trace(covariance)) + dim * shift
-    # ‖S + c I‖² = ‖S‖² + 2 c tr S + D c²
-    squares = float(np.vdot(covariance, covariance))
-    squares += shift * (2 * (trace - dim * shift) + dim * shift)
+    whole = _Whole(covariance, shift, dim, float(np.trace(covariance)) + dim * shift)
     rank = choice.rank or min(_FIRST_RANK, dim)
     while True:
         values, vectors = top_eigenpairs(covariance, rank)
         values = values + shift
-        count = _sufficient(values, choice, dim, trace, squares, covariance, shift)
+        count = _sufficient(values, choice, whole)
         if count is not None or rank == dim:
             break
         rank = dim if 4 * rank >= dim else 2 * rank
-    count = count or len(values)
-    _require_spread(values[:count], trace, dim)
-    rest = _stand_in(values[:count], choice, dim, trace, covariance, shift)
-    return Axes(vectors[:count], np.sqrt(values[:count]), None if rest is None else math.sqrt(rest))
+    return whole.axes(values[:count], vectors[:count], choice)
 
 
-def axes_of_rows(rows: Floats, choice: RankChoice, shift: float = 0.0) -> Axes:
+def axes_of_rows(rows: Floats, shift: float, choice: RankChoice) -> Axes:
     """Return the longest axes of rowsᵀ rows + shift I for rows [n, D], of centred data.
 
     Where there are fewer rows than inputs, they come from the smaller matrix rows rowsᵀ: its
@@ -634,14 +662,13 @@ def axes_of_rows(rows: Floats, choice: RankChoice, shift: float = 0.0) -> Axes:
     count, dim = rows.shape
     rank = choice.rank
     if count >= dim or rank is None or rank >= count or choice.remainder == "precision":
-        return longest_axes(rows.T @ rows, choice, shift)
+        return longest_axes(rows.T @ rows, shift, choice)
+    whole = _Whole(rows, shift, dim, float(np.vdot(rows, rows)) + dim * shift)
     values, vectors = top_eigenpairs(rows @ rows.T, rank)
-    trace = float(np.vdot(rows, rows)) + dim * shift
-    _require_spread(values + shift, trace, dim)
     axes = vectors @ rows
-    axes = _signed(axes / np.linalg.norm(axes, axis=1, keepdims=True))
-    rest = _stand_in(values + shift, choice, dim, trace, rows, shift)
-    return Axes(axes, np.sqrt(values + shift), None if rest is None else math.sqrt(rest))
+    with np.errstate(invalid="ignore"):  # of an axis without spread, which is refused
+        axes = _signed(axes / np.linalg.norm(axes, axis=1, keepdims=True))
+    return whole.axes(values + shift, axes, choice)
 
 
 def top_eigenpairs(
@@ -687,75 +714,41 @@ def _signed(vectors: Floats) -> Floats:
     return np.ascontiguousarray(vectors * signs[:, None])
 
 
-def _sufficient(
-    values: Floats,
-    choice: RankChoice,
-    dim: int,
-    trace: float,
-    squares: float,
-    covariance: Floats,
-    shift: float,
-) -> int | None:
+def _sufficient(values: Floats, choice: RankChoice, whole: _Whole) -> int | None:
     """Return how many of the first axes are enough; None if more are needed."""
     if choice.rank is not None:
         return choice.rank
-    ranks = np.arange(1, len(values) + 1, dtype=np.float64)
+    dim, ranks = whole.dim, np.arange(1, len(values) + 1, dtype=np.float64)
     if choice.explained is not None:
-        good = np.cumsum(values) >= choice.explained * trace * (1 - 1e-12)
+        good = np.cumsum(values) >= choice.explained * whole.trace * (1 - 1e-12)
     else:
-        tail = np.maximum(trace - np.cumsum(values), 0)
-        tail_squares = np.maximum(squares - np.cumsum(values**2), 0)
+        tail = np.maximum(whole.trace - np.cumsum(values), 0)
+        tail_squares = np.maximum(whole.squares() - np.cumsum(values**2), 0)
         rest = None
         if choice.remainder == "variance":
             rest = tail / np.maximum(dim - ranks, 1)
         elif choice.remainder == "precision":
-            total = _precision_trace(covariance, shift)
+            total = whole.precision_trace()
             inverse = np.maximum(total - np.cumsum(1 / values), 1e-12 * total)
             rest = np.maximum(dim - ranks, 1) / inverse
         good = expected_error(dim, ranks, tail, tail_squares, rest) <= (choice.error or 0)
     return int(good.argmax()) + 1 if good.any() else None
 
 
-def _stand_in(
-    values: Floats, choice: RankChoice, dim: int, trace: float, covariance: Floats, shift: float
-) -> float | None:
+def _stand_in(values: Floats, choice: RankChoice, whole: _Whole) -> float | None:
     """Return the variance to give to the directions without an axis."""
-    dropped = dim - len(values)
+    dropped = whole.dim - len(values)
     if choice.remainder is None:
         return None
     if not dropped:
         return float(values[-1])
     if choice.remainder == "precision":
-        rest = dropped / (_precision_trace(covariance, shift) - float(np.sum(1 / values)))
+        rest = dropped / (whole.precision_trace() - float(np.sum(1 / values)))
     else:
-        rest = (trace - float(values.sum())) / dropped
-    if not rest > 1e-12 * trace / dim:
+        rest = (whole.trace - float(values.sum())) / dropped
+    if not rest > 1e-12 * whole.trace / whole.dim:
         raise SingularCovarianceError(
             f"covariance has no spread beyond its {len(values)} longest axes, so the remainder "
             "would be 0; pass ridge=1e-6 or more, or remainder=None"
         )
     return min(float(rest), float(values[-1]))
-
-
-def _precision_trace(covariance: Floats, shift: float) -> float:
-    from scipy.linalg import LinAlgError, cholesky, lapack
-
-    try:
-        factor = cholesky(covariance + shift * np.eye(len(covariance)), lower=True)
-    except LinAlgError:
-        raise SingularCovarianceError(
-            'covariance is singular, so it has no mean precision; take remainder="variance", or '
-            "pass ridge=1e-6 or more"
-        ) from None
-    inverse, _ = lapack.dtrtri(factor, lower=1)
-    return float(np.vdot(np.tril(inverse), np.tril(inverse)))
-
-
-def _require_spread(values: Floats, trace: float, dim: int) -> None:
-    noise = 100 * np.finfo(np.float64).eps * max(trace, 0.0)
-    count = int((values > noise).sum())
-    if count < len(values):
-        raise SingularCovarianceError(
-            f"rank {len(values)} is more than the {count} of {dim} directions that have spread; "
-            f"keep fewer axes, or pass ridge=1e-6 or more"
-        )

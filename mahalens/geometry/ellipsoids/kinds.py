@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from mahalens.errors import InputError
 from mahalens.files import open_file
@@ -107,12 +106,9 @@ class DiagonalEllipsoids(Ellipsoids):
         def measure(x: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
             return ((x - mean) / spread).abs().sum(dim=1)
 
-        columns = []
-        for mean, spread in zip(self.means, self._along_inputs(), strict=True):
-            if self._tracked(x):  # computed again in the backward pass, instead of storing N x D
-                columns.append(checkpoint(measure, x, mean, spread, use_reentrant=False))
-            else:
-                columns.append(measure(x, mean, spread))
+        pairs = zip(self.means, self._along_inputs(), strict=True)
+        tracked = self._tracked(x)
+        columns = [self._remade(measure, x, *p) if tracked else measure(x, *p) for p in pairs]
         return torch.stack(columns, dim=1)
 
     def _exactly(self, delta: Tensor, k: int, norm: Norm) -> Tensor:
@@ -222,10 +218,7 @@ class _RowEllipsoids(Ellipsoids):
     def _tangent(self, x: Tensor, norm: Norm) -> Tangent:
         return RowTangent(self._centred(x)[0], self._panels(), len(self), norm)
 
-    def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
-        """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
-        x = self._ordinary_points(x)
-        self._require_norm(norm)
+    def _descend(self, x: Tensor, targets: Tensor, norm: Norm) -> Tensor:
         return descend_rows(self._centred(x)[0], targets, self._panels(), norm)
 
 
@@ -374,24 +367,18 @@ class LowRankEllipsoids(_RowEllipsoids):
             return inner
         return _RemainderTangent(near, means.detach(), self.remainder.detach().square(), inner)
 
-    def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
-        """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
+    def _descend(self, x: Tensor, targets: Tensor, norm: Norm) -> Tensor:
         if self.remainder is None:
-            return super().descend(x, targets, norm)
-        return Ellipsoids.descend(self, x, targets, norm)
+            return super()._descend(x, targets, norm)
+        return Ellipsoids._descend(self, x, targets, norm)
 
     @torch.no_grad()
     def _require_orthonormal(self) -> None:
         real = self._has_axis()
         if bool((real[:, 1:] & ~real[:, :-1]).any()):
             raise InputError("axes of zeros come before others; put them last")
-        gram = self.axes @ self.axes.mT
-        tilt = (gram - torch.diag_embed(real.to(self.dtype))).abs().max().item()
-        if tilt > _LARGEST_TILT:
-            raise InputError(
-                f"axes are off by {tilt:.3g} from unit length and right angles (or zeros, for "
-                "axes that are not there); orthonormalise them, or give covariances"
-            )
+        remedy = "(or zeros, for axes that are not there); orthonormalise them, or give covariances"
+        _require_upright("axes are", self.axes, real.to(self.dtype), f" {remedy}")
 
     @torch.no_grad()
     def _require_longest(self, remainder: Tensor) -> None:
@@ -402,6 +389,14 @@ class LowRankEllipsoids(_RowEllipsoids):
                 f"remainder of ellipsoid {k} is {remainder[k].item():.3g}, more than the "
                 f"spread {shortest[k].item():.3g} along one of its axes; axes are the longest ones"
             )
+
+
+@torch.no_grad()
+def _require_upright(subject: str, rows: Tensor, squares: Tensor, remedy: str) -> None:
+    """Raise unless rows [..., R, D] are at right angles and have these squared lengths [..., R]."""
+    tilt = (rows @ rows.mT - torch.diag_embed(squares)).abs().max().item()
+    if tilt > _LARGEST_TILT:
+        raise InputError(f"{subject} off by {tilt:.3g} from unit length and right angles{remedy}")
 
 
 def _across(delta: Tensor, along: Tensor, axes: Tensor) -> Tensor:
@@ -503,11 +498,10 @@ class FullEllipsoids(_RowEllipsoids):
             return self._principal().tangent(x, norm)
         return super()._tangent(x, norm)
 
-    def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
-        """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
+    def _descend(self, x: Tensor, targets: Tensor, norm: Norm) -> Tensor:
         if norm == "l1":
             return self._principal().descend(x, targets, norm)
-        return super().descend(x, targets, norm)
+        return super()._descend(x, targets, norm)
 
 
 def _require_whitening(means: Tensor, whitening: Tensor, size: int) -> None:
@@ -563,12 +557,7 @@ class SharedBasisEllipsoids(Ellipsoids):
                 f"basis has shape {list(basis.shape)}, wanted [Q, {self.dim}] with Q at most "
                 f"{self.dim}"
             )
-        identity = torch.eye(len(basis), dtype=self.dtype, device=self.device)
-        tilt = (basis.detach() @ basis.detach().T - identity).abs().max().item()
-        if tilt > _LARGEST_TILT:
-            raise InputError(
-                f"basis is off by {tilt:.3g} from unit length and right angles; orthonormalise it"
-            )
+        _require_upright("basis is", basis, basis.new_ones(len(basis)), "; orthonormalise it")
         require_spreads("remainder", remainder, means, (len(means),))
         _require_whitening(means, whitening, len(basis))
         self.basis, self.whitening, self.remainder = basis, whitening, remainder

@@ -57,14 +57,7 @@ class Panel:
     height: int
 
 
-def panels(
-    means: Tensor,
-    rows: Tensor,
-    ranks: Tensor,
-    *,
-    triangular: bool = False,
-    blocks: Blocks = BLOCKS,
-) -> list[Panel]:
+def panels(means: Tensor, rows: Tensor, ranks: Tensor, *, triangular: bool = False) -> list[Panel]:
     """Arrange rows [K, R, D] of ellipsoids with means [K, D] for :func:`row_norms`.
 
     Ellipsoids of similar rank share a panel, because those of smaller rank are filled up with rows
@@ -79,9 +72,10 @@ def panels(
     while start < len(order):
         stripes = [(0, max(1, int(ranks[order[start]])))]
         if triangular:
-            stripes = _stripes(dim, blocks)
+            count = max(1, min(BLOCKS.stripes, dim // BLOCKS.smallest_stripe))
+            stripes = list(itertools.pairwise(round(dim * i / count) for i in range(count + 1)))
         tallest = max(bottom - top for top, bottom in stripes)
-        columns = order[start : start + max(1, blocks.rows // tallest)]
+        columns = order[start : start + max(1, BLOCKS.rows // tallest)]
         start += len(columns)
         for top, bottom in stripes:
             width = bottom if triangular else dim
@@ -91,15 +85,7 @@ def panels(
     return arranged
 
 
-def _stripes(height: int, blocks: Blocks) -> list[tuple[int, int]]:
-    count = max(1, min(blocks.stripes, height // blocks.smallest_stripe))
-    edges = [round(height * i / count) for i in range(count + 1)]
-    return list(itertools.pairwise(edges))
-
-
-def row_norms(
-    x: Tensor, arranged: Sequence[Panel], count: int, norm: Norm, blocks: Blocks = BLOCKS
-) -> Tensor:
+def row_norms(x: Tensor, arranged: Sequence[Panel], count: int, norm: Norm) -> Tensor:
     """Return the sum of squares (``"l2"``) or absolute values (``"l1"``) over rows: [N, count].
 
     x [N, D] is relative to the same centre as the means were.
@@ -108,9 +94,9 @@ def row_norms(
     points = torch.cat([x.new_ones(len(x), 1), x], dim=1)
     for panel in arranged:
         size, width = panel.rows.shape
-        buffer = x.new_empty(min(blocks.points, len(x)), size)
-        for start in range(0, len(x), blocks.points):
-            block = points[start : start + blocks.points, :width]
+        buffer = x.new_empty(min(BLOCKS.points, len(x)), size)
+        for start in range(0, len(x), BLOCKS.points):
+            block = points[start : start + BLOCKS.points, :width]
             product = torch.mm(block, panel.rows.T, out=buffer[: len(block)])
             parts = product.view(len(block), len(panel.columns), panel.height)
             norms: Tensor
@@ -118,7 +104,7 @@ def row_norms(
                 norms = torch.linalg.vector_norm(parts, dim=-1).square_()
             else:
                 norms = torch.linalg.vector_norm(parts, ord=1, dim=-1)
-            result[start : start + blocks.points].index_add_(1, panel.columns, norms)
+            result[start : start + BLOCKS.points].index_add_(1, panel.columns, norms)
     return result
 
 
@@ -141,18 +127,14 @@ def pull_rows(weighted: Sequence[Tensor], arranged: Sequence[Panel], dim: int) -
 
 
 def pull_rows_each(
-    products: Sequence[Tensor],
-    arranged: Sequence[Panel],
-    count: int,
-    dim: int,
-    blocks: Blocks = BLOCKS,
+    products: Sequence[Tensor], arranged: Sequence[Panel], count: int, dim: int
 ) -> Tensor:
     """Return ``rows_kᵀ z_nk`` for each ellipsoid: [N, count, dim]."""
     result = products[0].new_zeros(len(products[0]), count, dim)
     for z, panel in zip(products, arranged, strict=True):
         width = panel.rows.shape[1] - 1
         rows = panel.rows[:, 1:].view(-1, panel.height, width)
-        if panel.height * width < blocks.small_matrix:
+        if panel.height * width < BLOCKS.small_matrix:
             pulled = torch.bmm(z.transpose(0, 1), rows).transpose(0, 1)
             result[:, :, :width].index_add_(1, panel.columns, pulled)
         else:  # one after the other: batched products with few points are slow
@@ -170,68 +152,44 @@ class _RowNorms(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        means: Tensor,
-        rows: Tensor,
-        ranks: Tensor,
-        norm: Norm,
-        blocks: Blocks,
+        ctx: Any, x: Tensor, means: Tensor, rows: Tensor, ranks: Tensor, norm: Norm
     ) -> Tensor:
-        """Return the norms [N, K] for centred x [N, D] and means [K, D]."""
         ctx.save_for_backward(x, means, rows)
-        ctx.norm, ctx.blocks = norm, blocks
-        return row_norms(x, panels(means, rows, ranks, blocks=blocks), len(means), norm, blocks)
+        ctx.norm = norm
+        return row_norms(x, panels(means, rows, ranks), len(means), norm)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, means and rows from that of the norms."""
-        x, means, rows = ctx.saved_tensors
         slopes: tuple[Tensor | None, ...]
         if torch.is_grad_enabled():  # a gradient of this gradient will be asked for
-            slopes = _differentiable_slopes(grad, x, means, rows, ctx.norm)
+            slopes = _differentiable_slopes(grad, *ctx.saved_tensors, ctx.norm)
         else:
-            slopes = _slopes(grad, x, means, rows, ctx.norm, ctx.needs_input_grad, ctx.blocks)
-        return (*slopes, None, None, None)
+            slopes = _slopes(grad, *ctx.saved_tensors, ctx.norm, ctx.needs_input_grad)
+        return (*slopes, None, None)
 
 
-def tracked_row_norms(
-    x: Tensor,
-    means: Tensor,
-    rows: Tensor,
-    ranks: Tensor,
-    norm: Norm,
-    blocks: Blocks = BLOCKS,
-) -> Tensor:
+def tracked_row_norms(x: Tensor, means: Tensor, rows: Tensor, ranks: Tensor, norm: Norm) -> Tensor:
     """Return :func:`row_norms` [N, K] for centred x and means, with gradients for all tensors."""
-    values: Tensor = _RowNorms.apply(  # type: ignore[no-untyped-call]
-        x, means, rows, ranks, norm, blocks
-    )
+    values: Tensor = _RowNorms.apply(x, means, rows, ranks, norm)  # type: ignore[no-untyped-call]
     return values
 
 
 def _slopes(
-    grad: Tensor,
-    x: Tensor,
-    means: Tensor,
-    rows: Tensor,
-    norm: Norm,
-    needed: Sequence[bool],
-    blocks: Blocks,
+    grad: Tensor, x: Tensor, means: Tensor, rows: Tensor, norm: Norm, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     count, rank, dim = rows.shape
     of_x = torch.zeros_like(x) if needed[0] else None
     of_means = torch.zeros_like(means) if needed[1] else None
     of_rows = torch.zeros_like(rows) if needed[2] else None
-    group = max(1, blocks.rows // rank)
+    group = max(1, BLOCKS.rows // rank)
     for k in range(0, count, group):
         weight = rows[k : k + group].reshape(-1, dim)
         mean = means[k : k + group]
         offset = torch.einsum("krd,kd->kr", rows[k : k + group], mean).reshape(-1)
         total = weight.new_zeros(len(weight))
         of_weight = torch.zeros_like(weight) if of_rows is not None else None
-        for start in range(0, len(x), blocks.points):
-            here = slice(start, start + blocks.points)
+        for start in range(0, len(x), BLOCKS.points):
+            here = slice(start, start + BLOCKS.points)
             z = (x[here] @ weight.T).sub_(offset).view(len(x[here]), -1, rank)
             z = z.mul_(2) if norm == "l2" else z.sign_()
             pull = z.mul_(grad[here, k : k + group, None]).view(len(z), -1)
@@ -313,16 +271,8 @@ class RowTangent(Tangent):
     ``x`` [N, D] is relative to the same centre as the panels.
     """
 
-    def __init__(
-        self,
-        x: Tensor,
-        arranged: Sequence[Panel],
-        count: int,
-        norm: Norm,
-        blocks: Blocks = BLOCKS,
-    ) -> None:
-        self._arranged, self._count, self._dim = arranged, count, x.shape[1]
-        self._norm, self._blocks = norm, blocks
+    def __init__(self, x: Tensor, arranged: Sequence[Panel], count: int, norm: Norm) -> None:
+        self._arranged, self._count, self._dim, self._norm = arranged, count, x.shape[1], norm
         self._products = row_products(x, arranged)
         total = x.new_zeros(len(x), count)
         for z, panel in zip(self._products, arranged, strict=True):
@@ -330,8 +280,7 @@ class RowTangent(Tangent):
             total.index_add_(1, panel.columns, part.sum(dim=-1))
         self.distances = root(total) if norm == "l2" else total
 
-    def pull(self, weights: Tensor) -> Tensor:
-        """Return ``Σ_k weights_nk grad d_k(x_n)`` [N, D] for weights [N, K]."""
+    def pull(self, weights: Tensor) -> Tensor:  # noqa: D102
         if self._norm == "l2":
             weights = weights * inverse(self.distances)
         weighted = [
@@ -340,10 +289,9 @@ class RowTangent(Tangent):
         ]
         return pull_rows(weighted, self._arranged, self._dim)
 
-    def jacobian(self) -> Tensor:
-        """Return ``grad d_k(x_n)`` for every n and k: [N, K, D]."""
+    def jacobian(self) -> Tensor:  # noqa: D102
         slopes = [self._slope(z) for z in self._products]
-        pulled = pull_rows_each(slopes, self._arranged, self._count, self._dim, self._blocks)
+        pulled = pull_rows_each(slopes, self._arranged, self._count, self._dim)
         return pulled * inverse(self.distances)[..., None] if self._norm == "l2" else pulled
 
     def _slope(self, z: Tensor) -> Tensor:
