@@ -83,6 +83,12 @@ def points(ellipsoids, count=9, seed=2):
     return x.to(ellipsoids.dtype)
 
 
+def case(name, *size, n=9, **options):
+    """Return ellipsoids of the kind, and points."""
+    ellipsoids = make(name, *size, **options)
+    return ellipsoids, points(ellipsoids, n)
+
+
 def numbers(tensor):
     """Return an array with 64 bits of mantissa where the machine has them."""
     return tensor.detach().numpy().astype(np.longdouble)

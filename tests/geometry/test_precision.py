@@ -182,15 +182,6 @@ def test_float32_keeps_five_digits(shape, data):
     assert off(ellipsoids, x.reshape(-1, dim)) < PROMISED[torch.float32]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@settings(deadline=None, max_examples=12, derandomize=True)
-@given(condition=st.floats(0, 6), near=st.floats(-6, 0), seed=st.integers(0, 99))
-def test_float64_keeps_eleven_digits(shape, condition, near, seed):
-    means = scattered(3, 4, torch.float64, seed)
-    ellipsoids = build(shape, means, graded(4, 10**condition), seed)
-    assert off(ellipsoids, around(ellipsoids, 10**near, count=2)) < PROMISED[torch.float64]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_point_at_the_centre_of_far_means(name):
     # Long ellipsoids that reach from far means to the centre: W mean is a small difference.
@@ -206,15 +197,6 @@ def test_a_point_at_the_centre_of_far_means(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_accuracy_does_not_depend_on_who_else_is_there(name):
-    """One mean far away moves the centre: all other pairs are then measured again."""
-    ellipsoids = make(name, count=4, dtype=torch.float32)
-    x = points(ellipsoids)
-    ellipsoids.means[3] += 1e6
-    assert off(ellipsoids, x) < 1e-5
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_products_are_used_where_they_are_good_enough(name):
     """Ordinary points are not measured one by one, which would end in ``index_put``."""
     ellipsoids = make(name, dtype=torch.float32)
@@ -222,6 +204,7 @@ def test_products_are_used_where_they_are_good_enough(name):
     assert "IndexPut" not in ellipsoids.distances(x).grad_fn.name()
     ellipsoids.means[3] += 1e6
     assert "IndexPut" in ellipsoids.distances(x).grad_fn.name()
+    assert off(ellipsoids, x.detach()) < 1e-5  # which keeps its digits, whoever else is there
 
 
 @pytest.mark.parametrize("dim", [64, 300])
@@ -232,11 +215,6 @@ def test_in_many_dimensions(dim):
     )
     for near in (1e-2, 1.0):
         assert off(ellipsoids, around(ellipsoids, near, count=2)) < 1e-5
-
-
-def test_l1_in_many_dimensions():
-    ellipsoids = make("full", 4, 80, torch.float32)
-    assert off(ellipsoids, points(ellipsoids, 3), "l1") < 1e-5
 
 
 def exact(ellipsoids, x, norm="l2"):

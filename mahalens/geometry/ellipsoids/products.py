@@ -160,11 +160,12 @@ class _RowNorms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, means, rows = ctx.saved_tensors
         slopes: tuple[Tensor | None, ...]
         if torch.is_grad_enabled():  # a gradient of this gradient will be asked for
-            slopes = _differentiable_slopes(grad, *ctx.saved_tensors, ctx.norm)
+            slopes = _differentiable_slopes(grad, x, means, rows, ctx.norm)
         else:
-            slopes = _slopes(grad, *ctx.saved_tensors, ctx.norm, ctx.needs_input_grad)
+            slopes = _slopes(grad, x, means, rows, ctx.norm, ctx.needs_input_grad)
         return (*slopes, None, None)
 
 
