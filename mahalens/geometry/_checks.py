@@ -15,11 +15,7 @@ SUPPORTED_DTYPES = (torch.float32, torch.float64)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Name a dtype without its module.
-
-    >>> dtype_name(torch.float32)
-    'float32'
-    """
+    """Name a dtype without its module."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -48,11 +44,7 @@ def tensor_of(name: str, value: Any, like: Tensor | None = None) -> Any:
 
 
 def whole_tensor_of(name: str, value: Any) -> Any:
-    """Return an array of whole numbers as a tensor of int64, other values unchanged.
-
-    >>> whole_tensor_of("labels", np.array([0, 1], dtype=np.uint8))
-    tensor([0, 1])
-    """
+    """Return an array of whole numbers as a tensor of int64, other values unchanged."""
     if isinstance(value, Tensor) or not hasattr(value, "__array__"):
         return value
     array = np.asarray(value)
@@ -61,6 +53,20 @@ def whole_tensor_of(name: str, value: Any) -> Any:
     if array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise InputError(f"{name} have {int(array.max())}, wanted numbers below 2^63")
     return torch.from_numpy(array.astype(np.int64, order="C", copy=True))
+
+
+def labels_of(name: str, value: Any, samples: int) -> Tensor:
+    """Return one whole number for each sample [N], or raise."""
+    labels = whole_tensor_of(name, value)
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        kind = dtype_name(labels.dtype) if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(f"{name} are {kind}, wanted a tensor of whole numbers [{samples}]")
+    if tuple(labels.shape) != (samples,):
+        raise InputError(
+            f"{name} have shape {tuple(labels.shape)} for {samples} samples; give one label per "
+            "sample"
+        )
+    return labels
 
 
 def require_tensor(name: str, value: Tensor, shape: str) -> None:
@@ -86,10 +92,10 @@ def require_tensor(name: str, value: Tensor, shape: str) -> None:
         )
 
 
-def require_count(name: str, value: int) -> None:
-    """Raise unless value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}, wanted a whole number of at least 1")
+def require_count(name: str, value: int, least: int = 1) -> None:
+    """Raise unless value is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} is {value!r}, wanted a whole number of at least {least}")
 
 
 def require_finite(name: str, value: Tensor) -> None:
@@ -144,13 +150,7 @@ def common_batch(
 
 
 def batch_entry(index: Sequence[int]) -> str:
-    """Return the words that name an entry of a batch in a message; none without a batch.
-
-    >>> batch_entry([2, 0])
-    ' (batch entry [2, 0])'
-    >>> batch_entry([])
-    ''
-    """
+    """Return the words that name an entry of a batch in a message; none without a batch."""
     return f" (batch entry {list(index)})" if len(index) else ""
 
 

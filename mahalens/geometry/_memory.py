@@ -101,9 +101,5 @@ def refusing_memory(what: str, remedy: str) -> Iterator[None]:
 
 
 def in_gigabytes(size: int) -> str:
-    """Return a size for people.
-
-    >>> in_gigabytes(2_500_000_000), in_gigabytes(3_000_000)
-    ('2.5 GB', '0.003 GB')
-    """
+    """Return a size for people."""
     return f"{size / 1e9:.2g} GB" if size < 1e10 else f"{size / 1e9:,.0f} GB"

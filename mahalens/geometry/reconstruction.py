@@ -100,8 +100,7 @@ def _require_options(
     for name, value in (("noise", noise), ("lr", lr)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} is {value!r}, wanted a positive number")
-    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-        raise InputError(f"restarts is {restarts!r}, wanted a whole number of at least 0")
+    require_count("restarts", restarts, least=0)
 
 
 def _checked_start(start: Tensor, problem: SearchProblem) -> Tensor:

@@ -60,18 +60,19 @@ class LayerCheck(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def problems(self) -> tuple[str, ...]:
         """The faults in words."""
-        problems = []
-        if self.faulty:
-            problems.append(f"{self._of(self.faulty)} NaN or infinite ({_few(self.faulty)})")
-        if self.dead:
-            problems.append(f"{self._of(self.dead)} reached by no input ({_few(self.dead)})")
-        if self.outside:
-            place = (
-                "that no input is nearest to" if self.prototypes else "with all data on one side"
-            )
-            problems.append(f"{self._of(self.outside)} {place} ({_few(self.outside)})")
-        if self.flat:
-            problems.append(f"{self._of(self.flat)} flat from the start ({_few(self.flat)})")
+        kind = "prototypes" if self.prototypes else "units"
+        place = "that no input is nearest to" if self.prototypes else "with all data on one side"
+        faults = [
+            (self.faulty, "NaN or infinite"),
+            (self.dead, "reached by no input"),
+            (self.outside, place),
+            (self.flat, "flat from the start"),
+        ]
+        problems = [
+            f"{len(units)} of {self.units} {kind} {fault} ({_few(units)})"
+            for units, fault in faults
+            if units
+        ]
         if self.copies:
             pairs = [f"{i} = {j}" for i, j in self.copies]
             problems.append(f"{len(self.copies)} pairs of copies ({_few(pairs)})")
@@ -88,9 +89,6 @@ class LayerCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     def _silence(self, rows: str) -> str:
         return f"{100 * self.silent:.3g} % of {rows} reach no unit ({_few(self.silent_samples)})"
-
-    def _of(self, units: Sequence[int]) -> str:
-        return f"{len(units)} of {self.units} {'prototypes' if self.prototypes else 'units'}"
 
 
 class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,8 +224,8 @@ def _checked(layer: LayerRecord) -> LayerCheck:
     )
 
 
-def _prototype_layers(model: nn.Module) -> dict[str, Distances]:
-    """Return the layers of prototypes by name; that of a head goes by the name of the head."""
+def _prototype_layers(model: nn.Module) -> dict[str, tuple[str, Distances]]:
+    """Return kind and layer of prototypes by name; that of a head goes by the name of the head."""
     model = getattr(model, "_orig_mod", model)
     modules = dict(model.named_modules())
     heads = {id(m.distance): name for name, m in modules.items() if isinstance(m, DistanceHead)}
@@ -235,20 +233,21 @@ def _prototype_layers(model: nn.Module) -> dict[str, Distances]:
     for name, module in modules.items():
         if isinstance(module, Distances):
             kind = "DistanceHead" if id(module) in heads else type(module).__name__
-            layers[heads.get(id(module), name) or kind] = module
+            layers[heads.get(id(module), name) or kind] = kind, module
     return layers
 
 
 def _check_prototypes(
     model: nn.Module,
-    layers: dict[str, Distances],
+    layers: dict[str, tuple[str, Distances]],
     data: Any,
     batch_size: int = 512,
     forward: Forward | None = None,
 ) -> tuple[list[LayerCheck], int, bool]:
     """Return the checks, the number of samples, and whether there are hyperplanes to read."""
     runner, batches = Runner(model, forward), Batches(data, batch_size, False)
-    seen = {name: _Seen(len(layer.mu)) for name, layer in layers.items()}
+    watched = {name: layer for name, (_, layer) in layers.items()}
+    seen = {name: _Seen(len(layer.mu)) for name, layer in watched.items()}
     samples, more = 0, False
     try:
         with untouched(runner.model):
@@ -256,20 +255,18 @@ def _check_prototypes(
             more = first is not None and bool(runner.survey(first)[0])
         with (
             untouched(runner.model),
-            watch_calls(layers, lambda name, x, output: seen[name].add(output)),
+            watch_calls(watched, lambda name, x, output: seen[name].add(output)),
         ):
             for batch in batches:
                 runner.run(batch, lambda use: None)
                 samples += batch.size
     finally:
         batches.restore()
-    heads = [m for m in runner.model.modules() if isinstance(m, DistanceHead)]
-    owners = {id(head.distance): "DistanceHead" for head in heads}
-    checks = []
-    for name, layer in layers.items():
-        if seen[name].rows:
-            kind = owners.get(id(layer), type(layer).__name__)
-            checks.append(seen[name].check(name, kind, layer))
+    checks = [
+        seen[name].check(name, kind, layer)
+        for name, (kind, layer) in layers.items()
+        if seen[name].rows
+    ]
     return checks, samples, more
 
 

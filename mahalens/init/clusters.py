@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
+from mahalens.geometry._checks import require_count
 from mahalens.geometry.covariance import centre, lower_factor
 from mahalens.geometry.gaussian import spread_axes
 from mahalens.init.targets import Ellipsoidal, Ellipsoids, Prototypes, Rows
@@ -76,19 +77,13 @@ def principal_axes(rows: Tensor, precision: float) -> Axes:
 
 
 def mirrored(weight: Tensor, units: int) -> Tensor:
-    """Return each row followed by its negative, cut to ``units`` rows: two ReLU units are an Abs.
-
-    >>> mirrored(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 3)
-    tensor([[ 1.,  2.],
-            [-1., -2.],
-            [ 3.,  4.]])
-    """
+    """Return each row, then its negative, cut to ``units`` rows: two ReLU units are an Abs."""
     return torch.stack([weight, -weight], 1).flatten(0, 1)[:units]
 
 
 def k_means(rows: Rows, clusters: int, generator: Generator) -> list[Tensor]:
     """Return the row numbers of each cluster; the seed of k-means is drawn from ``generator``."""
-    check_count("clusters", clusters)
+    require_count("clusters", clusters)
     if clusters > rows.count:
         raise InputError(
             f"{clusters} clusters are wanted of {rows.count} samples; give more samples, fewer "
@@ -115,12 +110,6 @@ def k_means(rows: Rows, clusters: int, generator: Generator) -> list[Tensor]:
             f"fewer clusters or fewer units"
         )
     return groups
-
-
-def check_count(name: str, value: object) -> None:
-    """Raise unless an option is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}, wanted a whole number of at least 1")
 
 
 def by_class(rows: Rows) -> list[Tensor]:

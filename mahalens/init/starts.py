@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
+from mahalens.geometry._checks import require_count
 from mahalens.init.clusters import (
     Axes,
     Distances,
     Generator,
     by_class,
-    check_count,
     class_groups,
     distance_of,
     groups_by_number,
@@ -320,7 +320,7 @@ class _ClusterPCA(Method):
     ) -> Hyperplanes:
         needed = (units + 1) // 2 if mirror else units
         if axes is not None:
-            check_count("axes", axes)
+            require_count("axes", axes)
         count = self._count(needed, rows, clusters, axes)
         fixed = clusters is not None or rows.labels is not None
         if fixed and axes is not None and count * axes < needed:

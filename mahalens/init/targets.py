@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError
-from mahalens.geometry._checks import dtype_name, require_finite
+from mahalens.geometry._checks import dtype_name, labels_of, require_finite
 from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
 from mahalens.nn.layers import PointSlope, set_parameters
@@ -92,18 +93,24 @@ class RowDraw:
             self._add(part, None if labels is None else labels[start : start + _BLOCK])
 
     def _add(self, x: Tensor, labels: Tensor | None) -> None:
-        source = _Patches(self.layer, x) if isinstance(self.layer, Convolution) else _Inputs(x)
-        each = source.count // len(x)  # rows of a sample
+        take: Callable[[Tensor], Tensor]
+        if isinstance(self.layer, Convolution):
+            patches = _Patches(self.layer, x)
+            count, take = patches.count, patches.take
+        else:
+            rows = x.reshape(-1, x.shape[-1])
+            count, take = len(rows), rows.__getitem__
+        each = count // len(x)  # rows of a sample
         if labels is not None:
             classes, counts = torch.unique(labels, return_counts=True)
             self._seen.update(dict(zip(classes.tolist(), (each * counts).tolist(), strict=True)))
-        keys = torch.rand(source.count, generator=self._generator, dtype=torch.float64)
+        keys = torch.rand(count, generator=self._generator, dtype=torch.float64)
         chosen = (keys < self._highest).nonzero()[:, 0]
         if not len(chosen):
             return
         self._precision = max(self._precision, torch.finfo(x.dtype).eps)
         self._keys.append(keys[chosen])
-        self._values.append(source.take(chosen.to(x.device)).to("cpu").to(torch.float64))
+        self._values.append(take(chosen.to(x.device)).to("cpu").to(torch.float64))
         if labels is not None:
             self._labels.append(labels[chosen // each])
         self._kept += len(chosen)
@@ -145,7 +152,8 @@ def rows_of(layer: Layer, x: Tensor, y: Tensor | None = None, limit: int | None 
     """
     draw = RowDraw(layer, limit)
     check_input(layer, x)
-    draw.add(x, None if y is None else check_labels(y, len(x)))
+    labels = None if y is None else labels_of("labels", y, len(x))
+    draw.add(x, None if labels is None else labels.detach().to("cpu").to(torch.int64))
     return draw.result()
 
 
@@ -176,30 +184,6 @@ def check_input(layer: Layer, x: Tensor) -> None:
             f"x has shape {shape}, but {type(layer).__name__} of {width_of(layer)} inputs wants "
             f"[N, {width_of(layer)}]"
         )
-
-
-def check_labels(y: Tensor, samples: int) -> Tensor:
-    """Return the class of each sample as int64 on the CPU, or raise."""
-    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.ndim != 1:
-        kind = f"{y.dtype} {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        raise InputError(f"y is {kind}, wanted whole numbers [N], a class for each sample")
-    if len(y) != samples:
-        raise InputError(
-            f"x has {samples} samples but y has {len(y)} classes; give one class per sample"
-        )
-    return y.detach().to("cpu").to(torch.int64)
-
-
-class _Inputs:
-    """The rows of a layer that takes them as they are."""
-
-    def __init__(self, x: Tensor) -> None:
-        self._rows = x.reshape(-1, x.shape[-1])
-        self.count = len(self._rows)
-
-    def take(self, chosen: Tensor) -> Tensor:
-        """Return some of them [n, D]."""
-        return self._rows[chosen]
 
 
 class _Patches:
@@ -289,11 +273,7 @@ _ROWS = ("weight",)
 
 
 def check_layer(layer: nn.Module) -> Layer:
-    """Return the layer if starting weights can be put into it, or raise.
-
-    >>> check_layer(nn.Linear(2, 3))
-    Linear(in_features=2, out_features=3, bias=True)
-    """
+    """Return the layer if starting weights can be put into it, or raise."""
     kind = type(layer).__name__
     if not isinstance(layer, Layer):
         raise InputError(f"{kind} cannot be started; {_WANTED}")

@@ -130,11 +130,7 @@ class AbsReLU(nn.Module):
 
 
 def first_units(absolute: int, units: int) -> Tensor:
-    """Return the mask ``[K]`` of a layer whose first ``absolute`` units are absolute values.
-
-    >>> first_units(1, 3)
-    tensor([ True, False, False])
-    """
+    """Return the mask ``[K]`` of a layer whose first ``absolute`` units are absolute values."""
     return torch.arange(units) < absolute
 
 
@@ -255,12 +251,7 @@ def is_whole(value: object) -> bool:
 
 
 def require_sizes(owner: str, **sizes: object) -> None:
-    """Raise unless all sizes are whole numbers of at least 1.
-
-    >>> require_sizes("OffsetL2", inputs=4, units=0)
-    Traceback (most recent call last):
-    mahalens.errors.InputError: OffsetL2 with 0 units; give at least 1
-    """
+    """Raise unless all sizes are whole numbers of at least 1."""
     for name, size in sizes.items():
         if not is_whole(size):
             raise InputError(f"{owner} with {size!r} {name}; give a whole number of at least 1")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError, SingularCovarianceError
-from mahalens.geometry._checks import dtype_name, require_finite, tensor_of, whole_tensor_of
+from mahalens.geometry._checks import dtype_name, labels_of, require_finite, tensor_of
 from mahalens.geometry.ellipsoids import (
     Ellipsoids,
     LowRankEllipsoids,
@@ -316,14 +316,7 @@ def check_features(
 
 def check_labels(y: Tensor, samples: int, classes: int | None) -> Tensor:
     """Return labels [N] as int64, one from 0 to C - 1 for each sample, or raise."""
-    y = whole_tensor_of("labels", y)
-    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
-        kind = dtype_name(y.dtype) if isinstance(y, Tensor) else type(y).__name__
-        raise InputError(f"labels are {kind}, wanted a tensor of whole numbers [{samples}]")
-    if tuple(y.shape) != (samples,):
-        raise InputError(
-            f"labels have shape {tuple(y.shape)} for {samples} samples; give one label per sample"
-        )
+    y = labels_of("labels", y, samples)
     low, high = int(y.min()), int(y.max())
     if low < 0 or (classes is not None and high >= classes):
         wanted = "at least 0" if classes is None else f"from 0 to {classes - 1}"

@@ -88,11 +88,7 @@ def parts(chain: Chain) -> list[Part]:
 
 
 def parameter_count(chain: Chain) -> int:
-    """Count the parameters P of one trial.
-
-    >>> parameter_count(Chain.parse("Linear(4), ReLU, OffsetL2(3)", inputs=2))
-    36
-    """
+    """Count the parameters P of one trial."""
     return sum(math.prod(part.shape) for part in parts(chain))
 
 

@@ -357,7 +357,7 @@ class TestMixture:
         wanted = normal.log_prob(x[:, None])
         close(ellipsoids.log_density(x), wanted)
         close(ellipsoids.log_determinants, torch.logdet(ellipsoids.covariances))
-        for weights, shares in ((WEIGHTS, WEIGHTS), (None, torch.full((7,), 1 / 7).double())):
+        for weights, shares in ((WEIGHTS, WEIGHTS), (None, torch.ones(7).double() / 7)):
             joint = wanted + shares.log()
             close(ellipsoids.responsibilities(x, weights), joint.softmax(dim=1))
             close(ellipsoids.log_likelihood(x, weights), joint.logsumexp(dim=1))

@@ -551,12 +551,12 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("x", "labels", "options", "message"),
         [
-            (X, LABELS.float(), {}, "labels are torch.float32, wanted a tensor of whole numbers"),
+            (X, LABELS.float(), {}, "labels are float32, wanted a tensor of whole numbers"),
             (X, LABELS.tolist(), {}, "labels are list"),
             (X, np.arange(20.0), {}, "labels are an array of float64"),
             (X, np.arange(20, dtype=np.uint64) + 2**63, {}, r"9223372036854775827, .* below 2\^63"),
-            (X, LABELS[:19], {}, r"labels have shape \[19\] but x has \[20, 2\]; give one label"),
-            (X, LABELS[:, None], {}, r"labels have shape \[20, 1\]"),
+            (X, LABELS[:19], {}, r"labels have shape \(19,\) for 20 samples; give one label"),
+            (X, LABELS[:, None], {}, r"labels have shape \(20, 1\)"),
             (X, LABELS.clone().index_fill_(0, torch.tensor(3), 7), {}, "label 7 has 1 sample"),
             (X[:, 0], LABELS, {}, "x has shape"),
             (X[None], LABELS, {}, r"x has shape \[1, 20, 2\]"),

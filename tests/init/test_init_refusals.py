@@ -161,10 +161,10 @@ CLASS_MEAN = [
     (linear(4, 3), (X, with_classes(7, 8, 9)), {"rows": 5}, r"class \d has .* so take more rows"),
     (OffsetL2(4, 3).double(), (SAME, Y), {}, "no spread within 3 clusters"),
     (DistanceHead(4, 3).double(), (SAME, Y), {}, "no spread within 3 clusters"),
-    (linear(4, 3), (X, Y[:-1]), {}, r"x has \d+ samples but y has \d+ classes; give one class per"),
-    (linear(4, 3), (X, Y.double()), {}, r"y is torch\.float64 .* wanted whole numbers \[N\]"),
-    (linear(4, 3), (X, Y[:, None]), {}, r"y is torch\.int64 \[\d+, 1\], wanted whole numbers"),
-    (linear(4, 3), (X, Y.tolist()), {}, "y is list, wanted whole numbers"),
+    (linear(4, 3), (X, Y[:-1]), {}, r"labels have shape .* for \d+ samples; give one label per"),
+    (linear(4, 3), (X, Y.double()), {}, "labels are float64, wanted a tensor of whole numbers"),
+    (linear(4, 3), (X, Y[:, None]), {}, r"labels have shape \(\d+, 1\) for"),
+    (linear(4, 3), (X, Y.tolist()), {}, "labels are list, wanted a tensor of whole numbers"),
     (linear(4, 3), (X, None), {}, "class_mean wants the classes"),
 ]
 WHITEN = [

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starts import planted, seeded
 from torch import nn
-from torch.nn import functional
 
 from mahalens.errors import InputError
 from mahalens.init.targets import RowDraw, rows_of
@@ -46,14 +45,6 @@ def test_one_and_three_dimensions(kind, size):
     x = torch.randn(3, 2, *size, generator=seeded(), dtype=torch.float64)
     expected = layer(x).detach().movedim(1, -1).reshape(-1, 3)
     torch.testing.assert_close(outputs_by_rows(layer, x), expected)
-
-
-def test_patches_are_those_of_unfold():
-    x = torch.randn(3, 2, 6, 5, generator=seeded())
-    unfolded = functional.unfold(x, (3, 2), stride=2, padding=1).movedim(1, 2).flatten(0, 1)
-    rows = rows_of(nn.Conv2d(2, 4, (3, 2), stride=2, padding=1), x)
-    assert torch.equal(rows.values, unfolded.double())
-    assert rows.precision == torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, PointSlope, OffsetL2])
@@ -105,9 +96,3 @@ class TestDrawing:
     def test_no_rows(self, limit):
         with pytest.raises(InputError, match=r"rows is .*, wanted a whole number of at least 1"):
             rows_of(nn.Linear(1, 1), torch.zeros(3, 1), limit=limit)
-
-    def test_the_random_state_is_left_alone(self):
-        layer = nn.Linear(1, 1)
-        before = torch.get_rng_state()
-        rows_of(layer, torch.zeros(300, 1), limit=2)
-        assert torch.equal(torch.get_rng_state(), before)

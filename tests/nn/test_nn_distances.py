@@ -6,10 +6,9 @@ import sys
 import pytest
 import torch
 from modules import DTYPES, draw, offset_l2
-from torch import nn
 from torch.func import jacrev
 
-from mahalens.nn import Norm, OffsetL2
+from mahalens.nn import OffsetL2
 from mahalens.nn.distances import weighted_squares
 
 VARIANTS = ["paper", "published-code"]
@@ -96,12 +95,6 @@ class TestTiles:
 
 
 class TestValues:
-    def test_a_number(self):
-        mu, alpha = torch.tensor([[[1.0, 1.0]], [[3.0, -4.0]]], dtype=torch.float64)
-        x = torch.tensor([2.0, 2.0], dtype=torch.float64)
-        assert layer_of(mu, alpha)(x).tolist() == [5.0]
-        assert layer_of(mu, alpha.abs(), "published-code")(x).tolist() == [7.0**0.5]
-
     def test_only_the_published_code_knows_the_sign_of_alpha(self, dtype):
         mu, alpha, x = draw((4, 3), 0, dtype), draw((4, 3), 1, dtype), draw((5, 3), 2, dtype)
         assert torch.equal(layer_of(mu, alpha)(x), layer_of(mu, -alpha)(x))
@@ -109,10 +102,6 @@ class TestValues:
         assert torch.equal(cut, torch.full((5, 4), 1e-12, dtype=dtype).sqrt())
         ones = torch.tensor([1.0, 0.0, 1.0], dtype=dtype).expand(4, 3)  # each its own square
         torch.testing.assert_close(layer_of(mu, ones)(x), layer_of(mu, ones, "published-code")(x))
-
-    def test_one_unit_is_the_norm_of_the_scaled_offset(self, dtype):
-        mu, alpha, x = draw((1, 3), 0, dtype), draw((1, 3), 1, dtype), draw((5, 3), 2, dtype)
-        torch.testing.assert_close(layer_of(mu, alpha)(x)[:, 0], Norm()(alpha * (x - mu)))
 
 
 class TestNearAPrototype:
@@ -124,14 +113,6 @@ class TestNearAPrototype:
         x = mu + 1e-3 * draw((4, 3), 2, torch.float32)
         return layer_of(mu, alpha, variant), x.requires_grad_()
 
-    def test_the_expanded_square_does_lose_every_digit(self):
-        layer, x = self.case("paper")
-        w = layer.alpha.square()
-        square = x.square() @ w.T - 2 * x @ (w * layer.mu).T + (w * layer.mu.square()).sum(-1)
-        wanted = offset_l2(x.double(), layer.mu.double(), layer.alpha.double()).square()
-        error = (square.diagonal() - wanted.diagonal()).abs() / wanted.diagonal()
-        assert bool((error > 1).any())
-
     def test_float32_agrees_with_float64(self, variant):
         layer, x = self.case(variant)
         parts = [t.detach().double().requires_grad_() for t in (x, layer.mu, layer.alpha)]
@@ -141,11 +122,6 @@ class TestNearAPrototype:
         wanted_grads = torch.autograd.grad(wanted.diagonal().sum(), parts)
         for got, want in zip(grads, wanted_grads, strict=True):
             torch.testing.assert_close(got.double(), want, rtol=2e-6, atol=1e-12)
-
-    def test_the_naive_gradient_at_it_is_not_finite(self):
-        x = torch.ones(1, 2, requires_grad=True)
-        (x - 1).square().sum().sqrt().backward()
-        assert bool(x.grad.isnan().all())
 
     def test_the_second_derivative_at_it_is_exactly_zero(self, variant):
         layer = made(variant, units=1)
@@ -204,19 +180,6 @@ def test_starting_values():
         assert 0.099 < mu.std() < 0.101
     assert not torch.equal(first, layer.mu)
     assert torch.equal(layer.alpha, torch.ones(300, 200))
-
-
-def test_it_learns(variant):
-    layer = nn.Sequential(made(variant), Norm())
-    x, optimiser = draw((50, 3), 3), torch.optim.Adam(layer.parameters(), lr=0.05)
-    losses = []
-    for _ in range(40):
-        optimiser.zero_grad()
-        loss = (layer(x) - (x - 1).norm(dim=-1)).square().mean()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.2 * losses[0]
 
 
 @pytest.mark.slow

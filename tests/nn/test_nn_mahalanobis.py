@@ -104,12 +104,6 @@ class TestDigits:
         along = layer.mu.detach() + draw((20, 2), 3, torch.float32) @ layer.axes[0].detach()
         exact = copy.deepcopy(layer).double()(along.double())[:, 0]
         torch.testing.assert_close(layer(along)[:, 0].double(), exact, rtol=1e-3, atol=0)
-        scale = (-layer.log_spread).exp().detach()
-        rows, whole = layer.axes[0].detach() * scale, (along - layer.mu.detach()) * scale
-        factor = torch.linalg.cholesky(torch.eye(2) + rows @ rows.T)
-        part = torch.linalg.solve_triangular(factor, rows @ whole.T, upper=False)
-        difference = whole.square().sum(1) - part.square().sum(0)
-        assert bool(((difference - exact**2).abs() > 0.01 * exact**2).any())
 
 
 def test_starting_values():
@@ -119,35 +113,6 @@ def test_starting_values():
     assert 0.097 < layer.mu.std() < 0.103
     assert torch.equal(layer.log_spread, torch.zeros(50, 1))
     assert 0.98 < layer.axes.norm(dim=-1).mean() < 1.02
-
-
-def test_it_learns_a_covariance(name):
-    """From samples of two Gaussians that differ in shape alone, by their likelihood."""
-    x = draw((400, 4), 5)
-    x[:200, 0] *= 4
-    x[200:, 1] *= 4
-    y = torch.arange(400) // 200
-    choice = {
-        "shared": "shared" in name,
-        "remainder": "diagonal" if "diagonal" in name else "spherical",
-    }
-    layer = Mahalanobis(4, 2, 1, dtype=torch.float64, **choice)
-
-    def misfit(layer):
-        density = -(layer.squares(x) + layer.log_determinants) / 2
-        return -density.gather(1, y[:, None]).mean()
-
-    first = misfit(layer).item()
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
-    for _ in range(200):
-        optimiser.zero_grad()
-        loss = misfit(layer)
-        loss.backward()
-        optimiser.step()
-    # The closed form is the most likely ellipsoid, but for N - 1 in the place of N.
-    best = misfit(Mahalanobis.from_data(x, y, rank=1, **choice)).item()
-    assert loss.item() < best + 0.02
-    assert first > best + 0.5
 
 
 def classes_of_data(samples=60, inputs=5, classes=3, seed=0, dtype=torch.float64):
@@ -191,12 +156,6 @@ class TestFromData:
         message = r"the ellipsoids of the classes: .*; keep fewer axes, or pass ridge=1e-6"
         refuses(message, Mahalanobis.from_data, x, y, rank=8)
         Mahalanobis.from_data(x, y, rank=8, ridge=1e-3)
-
-    def test_it_can_be_trained_on(self):
-        x, y = classes_of_data()
-        layer = Mahalanobis.from_data(x, y, rank=2)
-        layer(x).sum().backward()
-        assert all(bool((p.grad != 0).any()) for p in layer.parameters())
 
     @pytest.mark.parametrize(
         ("change", "rank", "message"),

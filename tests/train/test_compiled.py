@@ -27,7 +27,6 @@ from mahalens.train.compiled import CompiledEngine, why_not
 from mahalens.train.compiled.packing import (
     FEW,
     SparseSamples,
-    background_of,
     principal_axes,
     similar_order,
 )
@@ -302,10 +301,6 @@ class TestLists:
         assert torch.equal(raw.order.sort().values, torch.arange(len(x)))
         assert raw.left == normalised.left < 0.5
         assert SparseSamples(torch.linspace(-1, 1, 11).expand(40, 11), 16, 32).left == 0
-
-    def test_the_background_is_the_most_frequent_number(self):
-        x = torch.tensor([[1.0, 5], [2, 5], [1, 6], [3, 7], [1, 5]])
-        assert background_of(x).tolist() == [1, 5]
 
 
 class TestOrder:

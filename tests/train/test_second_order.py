@@ -179,16 +179,6 @@ class TestKindsOfPoints:
 # Against each other
 
 
-def test_both_agree_from_the_same_start_near_a_minimum():
-    _, _, objective, start = whiten(md_abs(3), trials=12)
-    rough = run(LBFGS(objective, start, 2000))
-    fine = run(LevenbergMarquardt(objective, rough.stack, 200))
-    assert fine.statuses == rough.statuses
-    assert bool((fine.final_loss <= rough.final_loss * (1 + 1e-12)).all())
-    minima = with_status(fine, Status.LOCAL_MINIMUM)
-    torch.testing.assert_close(fine.final_loss[minima], rough.final_loss[minima])
-
-
 def test_losses_never_rise_and_steps_are_counted(solver_class):
     for make in MODELS:
         _, _, objective, start = whiten(make(2))

@@ -83,14 +83,6 @@ def test_stopping_saves_first_unless_all_is_done(clock):
         solve(Counter(10, clock), should_stop=lambda: True)
 
 
-def test_an_error_in_saving_is_not_swallowed(clock):
-    def fail(_):
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        solve(Counter(5, clock), save=fail)
-
-
 SOLVERS = {
     "adam": lambda *setting: Adam(*setting, 450, most_epochs=100),
     "levenberg": lambda *setting: LevenbergMarquardt(*setting, 40),

@@ -49,17 +49,6 @@ def test_modules_of_a_chain_come_back(text, dtype):
     assert torch.equal(pieces, trials.values)
 
 
-def test_parts_have_weight_and_bias_side_by_side():
-    chain = Chain.parse("Linear(3), ReLU, Linear(2, bias=False), Norm", inputs=4)
-    modules = [chain.build() for _ in range(2)]
-    first, second = TrialStack.from_modules(chain, modules).parts()
-    assert (first.shape, second.shape) == ((2, 3, 5), (2, 2, 3))
-    for trial, module in enumerate(modules):
-        assert torch.equal(first[trial, :, :4], module[0].weight)
-        assert torch.equal(first[trial, :, 4], module[0].bias)
-        assert torch.equal(second[trial], module[2].weight)
-
-
 def test_views_are_not_copies_and_indices_end():
     trials = TrialStack(Chain.parse("Linear(2), Abs, Norm", inputs=2), torch.ones(2, 6))
     trials.parts()[0].zero_()

@@ -22,12 +22,12 @@ from torch import Tensor
 from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.geometry import covariance as estimation
 from mahalens.geometry._checks import (
+    labels_of,
     require_count,
     require_finite,
     require_same_kind,
     require_tensor,
     tensor_of,
-    whole_tensor_of,
 )
 from mahalens.geometry._memory import require_memory
 from mahalens.geometry.ellipsoids.base import Ellipsoids
@@ -324,15 +324,7 @@ def _require_semidefinite(matrix: Floats, eps: float) -> None:
 
 def _by_label(x: Tensor, labels: Tensor) -> list[Tensor]:
     """Return the samples of each label, by ascending label."""
-    labels = whole_tensor_of("labels", labels)
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        type_name = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise InputError(f"labels are {type_name}, wanted a tensor of whole numbers")
-    if labels.shape != x.shape[:1]:
-        raise InputError(
-            f"labels have shape {list(labels.shape)} but x has {list(x.shape)}; give one label "
-            "per sample"
-        )
+    labels = labels_of("labels", labels, len(x))
     values, sizes = labels.unique(return_counts=True)
     if int(sizes.min()) < 2:
         lone = int(values[sizes.argmin()])
