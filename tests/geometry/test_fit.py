@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.linalg
-import scipy.sparse.linalg
 import torch
 from geometry_cases import (
     DTYPES,
@@ -233,32 +231,6 @@ class TestTopEigenpairs:
         assert (vectors[np.arange(rank), np.abs(vectors).argmax(axis=1)] > 0).all()
         again = top_eigenpairs(covariance, rank, lanczos_share=share)
         np.testing.assert_array_equal(again[1], vectors)
-
-    def test_take_both_ways(self, monkeypatch):
-        asked = []
-
-        def count(module, name):
-            real = getattr(module, name)
-
-            def counting(*args, **options):
-                asked.append(name)
-                return real(*args, **options)
-
-            monkeypatch.setattr(module, name, counting)
-
-        count(scipy.linalg, "eigh")
-        count(scipy.sparse.linalg, "eigsh")
-        for spectrum, rank, restarts, ways in [
-            ("steep", 2, 4, ["eigsh"]),
-            ("steep", 3, 4, ["eigh"]),
-            ("flat", 2, 1, ["eigsh", "eigh"]),  # too flat to converge at once
-        ]:
-            asked.clear()
-            covariance = with_spectrum(SPECTRA[spectrum])
-            values, _ = top_eigenpairs(covariance, rank, restarts=restarts)
-            assert asked == ways
-            wanted = np.linalg.eigvalsh(covariance)[::-1][:rank]
-            np.testing.assert_allclose(values, wanted, rtol=1e-10)
 
     def test_at_right_angles_to_ones_are_found(self):
         ones = np.full(256, 256**-0.5)

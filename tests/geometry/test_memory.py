@@ -13,7 +13,6 @@ from mahalens.geometry import _memory
 from mahalens.geometry._memory import (
     UNASKED,
     available_memory,
-    in_gigabytes,
     is_out_of_memory,
     refusing_memory,
     require_memory,
@@ -186,8 +185,3 @@ print(available_memory() < 2**33)
 """
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert (done.stdout, done.stderr) == ("True\n", "")
-
-    def test_sizes_are_for_people(self):
-        sizes = [270_000_000, 2_500_000_000, 40_000_000_000, 12_345_000_000_000]
-        wanted = ["0.27 GB", "2.5 GB", "40 GB", "12,345 GB"]
-        assert [in_gigabytes(size) for size in sizes] == wanted

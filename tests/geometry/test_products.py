@@ -108,18 +108,6 @@ class TestPanels:
         x = points(make("full", 3, dim), 4)
         close(row_norms(x, arranged, 3, "l2"), plain_norms(x, means, rows, "l2"))
 
-    def test_of_large_triangles_leave_out_zeros(self):
-        arranged = panels(*rows_of("full", count=3, dim=64), triangular=True)
-        assert len(arranged) == 4
-        assert sum(panel.rows[:, 1:].numel() for panel in arranged) < 0.65 * 3 * 64 * 64
-
-    def test_of_ragged_ranks_multiply_few_zeros(self, cut):
-        cut(Blocks(rows=4))
-        means, rows, ranks = rows_of("low-rank-ragged")
-        arranged = panels(means, rows, ranks)
-        assert sum(len(panel.rows) for panel in arranged) < rows.shape[0] * rows.shape[1]
-        assert sorted(torch.cat([p.columns for p in arranged]).tolist()) == [*range(7)]
-
 
 class TestGradients:
     @pytest.mark.parametrize(("name", "norm"), BOTH)

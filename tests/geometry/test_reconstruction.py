@@ -377,9 +377,7 @@ class TestQuality:
         result = reconstruct(ellipsoids, ellipsoids.distances(points(ellipsoids, 3)), noise=0.01)
         text = result.describe(1)
         assert f"{COUNT} distances determine all {DIM} directions, condition number" in text
-        assert "\n" not in text
-        start = f"Reconstruction(points=3, dim={DIM}, distances={COUNT}, method='newton'"
-        assert repr(result).startswith(start)
+        assert f"dim={DIM}, distances={COUNT}, method='newton'" in repr(result)
         assert len(result) == 3
         square = make("full", DIM, DIM)
         text = reconstruct(square, square.distances(points(square, 1))).describe()

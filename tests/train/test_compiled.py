@@ -304,19 +304,6 @@ class TestLists:
 
 
 class TestOrder:
-    def test_samples_alike_become_neighbours(self):
-        """Also where they differ in few directions."""
-        generator = torch.Generator().manual_seed(0)
-        patterns = (torch.rand(13, 60, generator=generator) < 0.3).double()
-        few = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]).double()
-        few = few.repeat_interleave(torch.tensor([5, 2]), 1)
-        for kinds in (patterns, few):
-            mixed = torch.arange(len(kinds)).repeat(FEW)
-            mixed = mixed[torch.randperm(len(mixed), generator=generator)]
-            order = similar_order(kinds[mixed], torch.zeros(kinds.shape[1]), FEW)
-            groups = mixed[order].view(-1, FEW)
-            assert bool((groups == groups[:, :1]).all())
-
     def test_no_rounding_enters(self, threads):
         """The same whatever the sequence of the sums."""
         x = pixels(300, 50, 0.3)
