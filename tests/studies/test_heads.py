@@ -94,6 +94,19 @@ def test_the_other_set_is_standardised_like_the_known_one(monkeypatch):
     assert len(task.y) + len(task.held_y) == 300
 
 
+def test_classes_that_are_known_where_numbers_have_gaps():
+    labels = of.draw_known(torch.tensor([0, 2, 4, 2]), torch.Generator().manual_seed(0))
+    assert sorted(labels[[0, 2, 4]].tolist()) == [-1, 0, 1]
+    assert labels[[1, 3]].tolist() == [-1, -1]
+
+
+def test_shuffling_keeps_the_values_of_each_sample():
+    x = drawn(5, 30)
+    mixed = of.shuffle(x, torch.Generator().manual_seed(1))
+    assert torch.equal(mixed.sort(1).values, x.sort(1).values)
+    assert not torch.equal(mixed.argsort(1)[0], x.argsort(1)[0])
+
+
 FOUR = np.arange(400) % 4
 
 
