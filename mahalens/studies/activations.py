@@ -20,11 +20,13 @@ from mahalens.studies._torch import torch
 from mahalens.studies.claims import Average, Both, Claim, Difference, Lower, Within
 from mahalens.studies.plots import Curves, Dots
 from mahalens.studies.representation import (
+    ACTIVATIONS,
     EPOCHS_TO_CONVERGE,
     PIXELS,
     PUBLISHED_EPOCHS,
     PUBLISHED_TRIALS,
     published_value,
+    text_of,
 )
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
@@ -36,16 +38,15 @@ if TYPE_CHECKING:
 
 # --- Models -----------------------------------------------------------------------------------
 
-_LOOKS = {
-    "relu": ("ReLU", "#0072B2"),
-    "abs": ("Abs", "#D55E00"),
-    "gelu": ("GELU", "#009E73"),
-    "silu": ("SiLU", "#56B4E9"),
-    "tanh": ("Tanh", "#CC79A7"),
-    "softplus": ("Softplus", "#E69F00"),
-    "leakyrelu": ("LeakyReLU", "#000000"),
+_COLOURS = {
+    "relu": "#0072B2",
+    "abs": "#D55E00",
+    "gelu": "#009E73",
+    "silu": "#56B4E9",
+    "tanh": "#CC79A7",
+    "softplus": "#E69F00",
+    "leakyrelu": "#000000",
 }
-ACTIVATIONS = {name: kind for name, (kind, _) in _LOOKS.items()}
 ONE_SIDED = ("relu", "gelu", "silu", "softplus")
 """Flat towards minus infinity: a unit far below 0 passes no gradient on, and stays there."""
 TWO_SIDED = ("abs", "tanh", "leakyrelu")
@@ -66,25 +67,11 @@ def split(model: str) -> tuple[str, str]:
     return name, model.removeprefix(name)
 
 
-def text_of(model: str, classes: int | str = "C", hidden: int = 128) -> str:
-    """Return the architecture of a network as the text of a chain.
-
-    >>> text_of("gelu2-neg")
-    'Linear(128), GELU, Linear(C, bias=False), GELU, Neg'
-    """
-    name, form = split(model)
-    kind = ACTIVATIONS[name]
-    layers = [f"Linear({hidden})", kind, f"Linear({classes}, bias=False)"]
-    layers += [kind] if form else []
-    layers += ["Neg"] if form == DISTANCES else []
-    return ", ".join(layers)
-
-
 MODELS = {
     f"{name}{form}": Model(
-        label + form.replace("neg", "Neg"), text_of(f"{name}{form}"), colour, _MARKERS[form]
+        label + form.replace("neg", "Neg"), text_of(f"{name}{form}"), _COLOURS[name], _MARKERS[form]
     )
-    for name, (label, colour) in _LOOKS.items()
+    for name, label in ACTIVATIONS.items()
     for form in FORMS
 }
 

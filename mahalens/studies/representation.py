@@ -57,7 +57,16 @@ _FAMILY_LOOKS = {
     "point-slope": ("Point-slope outputs", "P"),
 }
 """The title and marker of each family."""
-_ACTIVATIONS = {"relu": "ReLU", "abs": "Abs", "linear": "Linear"}
+ACTIVATIONS = {
+    "relu": "ReLU",
+    "abs": "Abs",
+    "gelu": "GELU",
+    "silu": "SiLU",
+    "tanh": "Tanh",
+    "softplus": "Softplus",
+    "leakyrelu": "LeakyReLU",
+}
+"""What names and chains call activations; only the first two are of this study."""
 _ADDED = {"bias": ", bias", "code": ", published code", "point": ", point-slope"}
 # Warm for ReLU, cool for Abs, grey for neither; OffsetL2 as its twin with a second activation.
 _COLOURS = {
@@ -91,7 +100,7 @@ def text_of(model: str, classes: int | str = "C", hidden: int = 128) -> str:
     """
     first, *added = model.split("-")
     name = first.removesuffix("2")
-    activation = "" if name == "linear" else _ACTIVATIONS[name]
+    activation = "" if name == "linear" else ACTIVATIONS[name]
     if "l2" in added:
         output = f"OffsetL2({classes}{', variant=published-code' if 'code' in added else ''})"
     elif "point" in added:
@@ -109,7 +118,7 @@ def _model(name: str) -> Model:
     first, *added = name.split("-")
     plain = [part for part in added if part not in _ADDED]
     bare = "-".join([first, *plain])
-    label = _ACTIVATIONS[first.removesuffix("2")] + "2" * first.endswith("2")
+    label = ACTIVATIONS.get(first.removesuffix("2"), "Linear") + "2" * first.endswith("2")
     label += "".join(f"-{part.capitalize()}" for part in plain)
     label += "".join(_ADDED.get(part, "") for part in added)
     line = ":" if bare.endswith("neg") else "--" if first.endswith("2") else "-"
