@@ -256,8 +256,6 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.models or not self.pixels:
-            raise InputError("a run without models or pixels; give at least one of each")
         for node in self.nodes:
             if node >= self.hidden:
                 raise InputError(f"--nodes {node}: give whole numbers of at most {self.hidden - 1}")

@@ -17,6 +17,7 @@ OPTIONS = {
         ({"epochs": 0}, "--epochs 0: give"),
         ({"train_size": 1}, "--train-size 1: give"),
         ({"pixels": "grey"}, "--pixels grey: unknown; give normalised, raw"),
+        ({"pixels": ()}, "--pixels is empty: give some of normalised, raw"),
         ({"bias": "maybe"}, "--bias maybe: give no, yes or both"),
         ({"models": ("relu3",)}, "--models relu3: unknown model; give all, primary"),
         ({"nodes": (128,)}, "--nodes 128: give whole numbers of at most 127"),

@@ -109,6 +109,8 @@ def test_models_are_chosen_by_name_family_and_bias(names, bias, wanted):
 
 
 def test_deviations_and_groups():
+    assert make(pixels="both").pixels == ("normalised", "raw")
+    assert STUDY.plots[0].family("relu-point") == "Point-slope outputs"
     assert make().deviations() == ["data: digits instead of mnist"]
     assert make(published=True, epochs=LONG_EPOCHS).deviations() == []
     assert make(executor="dask").group == 5  # groups of a cluster are small
