@@ -22,6 +22,7 @@ from mahalens.studies.representation import (
     MODELS,
     OFFSET_L2,
     PRIMARY,
+    STUDY,
     RepresentationConfig,
     choose_models,
     measure,
