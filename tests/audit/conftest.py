@@ -1,5 +1,6 @@
 import pytest
 import torch
+from records import example_record
 
 from mahalens.geometry.gaussian import Gaussian
 
@@ -29,3 +30,9 @@ def draw_layer():
         return weight, torch.randn(units, generator=generator, dtype=dtype)
 
     return draw
+
+
+@pytest.fixture(scope="session")
+def record():
+    """A rich record; tests leave it as it is."""
+    return example_record()

@@ -12,11 +12,6 @@ from mahalens.auditing.difference import Change, difference
 FC1 = 1  # where it stands in the example
 
 
-@pytest.fixture(scope="module")
-def record():
-    return example_record()
-
-
 def layer(comparison, name="fc1"):
     return next(part for part in comparison.layers if part.name == name)
 

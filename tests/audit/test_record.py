@@ -35,11 +35,6 @@ def same(a, b):
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-@pytest.fixture(scope="module")
-def record():
-    return example_record()
-
-
 @pytest.fixture
 def saved(record, tmp_path):
     path = tmp_path / "audit.safetensors"

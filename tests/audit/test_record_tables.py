@@ -33,11 +33,6 @@ TABLES = ["units", "layers", "classes", "pairs", "suggestions", "perturbation"]
 
 
 @pytest.fixture(scope="module")
-def record():
-    return example_record()
-
-
-@pytest.fixture(scope="module")
 def plain(record):
     return audit_json(record)
 
