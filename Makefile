@@ -17,7 +17,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 .PHONY: demo test setup lint types tests slow coverage fuzz bench bench-quick clean
-BENCHMARKS := trials scaling overheads ellipsoids representation audit building
+BENCHMARKS := trials scaling overheads ellipsoids representation audit building detect
 
 demo: $(READY)
 	$(BIN)/mahalens run gaussian --dim 2 --out runs/demo --force

@@ -17,6 +17,10 @@ from .data import load_gaussian as load_gaussian
 from .data import load_set as load_set
 from .data import save_gaussian as save_gaussian
 
+# What a network does not know
+from .detection import detect as detect
+from .detection import detect_features as detect_features
+
 # Errors
 from .errors import InputError as InputError
 from .errors import MahalensError as MahalensError

@@ -7,7 +7,9 @@
 ``neighbours``   :class:`Neighbours`: distance to the nearest known samples
 ``logits``       :class:`Energy`, :class:`MaxSoftmax`, :class:`MaxLogit`, :class:`GEN`,
                  :class:`ViM`: what a classifier's logits say
-``choose``       the list of all methods
+``layered``      :class:`Combined`, :class:`Layered`: several detectors or layers as one
+``choose``       :func:`detect`, :func:`detect_features`: the best method for some known samples
+``judge``        judging detectors by known samples alone
 ``known``        known samples, gathered in one pass with bounded memory
 ``features``     features and logits of a model's samples
 ``metrics``      AUROC and its relatives, with intervals and paired tests

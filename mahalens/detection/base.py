@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.detection.features import BEFORE, Source
-from mahalens.detection.known import Gatherer, Known, Wanted, blocks, check_features
+from mahalens.detection.known import Gatherer, Known, Rows, Wanted, blocks, check_features
 from mahalens.detection.threshold import Calibration
 from mahalens.errors import InputError
 from mahalens.files import replacing
@@ -20,6 +20,9 @@ from mahalens.files import replacing
 RATE = 0.05
 """Share of known samples that is rejected unless :meth:`Detector.set_reject` sets another."""
 
+CONSTANT = (
+    "all known samples have the same features; give features of a layer that tells samples apart"
+)
 _KEY = "mahalens.detector"
 
 
@@ -55,8 +58,8 @@ class Detector(nn.Module):
     """
 
     method: ClassVar[str]
-    needs_labels: ClassVar[bool] = True
-    needs_classes: ClassVar[int] = 1
+    needs_labels: bool = True
+    needs_classes: int = 1
 
     inputs: Tensor
     classes: Tensor
@@ -68,6 +71,7 @@ class Detector(nn.Module):
         self.options = options
         self.calibration: Calibration | None = None
         self.layer: tuple[str, ...] = ("features",)
+        self.choice: Any = None
         object.__setattr__(self, "_source", None)  # a model is not part of its detector
 
     # For subclasses
@@ -120,15 +124,20 @@ class Detector(nn.Module):
             seed: of the draw of held-out samples.
         """
         source = Source(model, None if layer is None else [layer])
+        return self._fit_source(source, loader, hold_out, seed)
+
+    def _fit_source(self, source: Source, loader: Any, hold_out: float, seed: int) -> Self:
         gatherer = self._gatherer(hold_out, seed)
         for place, reading in enumerate(source.read(loader)):
             if not place:
                 gatherer.labelled = self.needs_labels or reading.labels is not None
-            gatherer.add(reading.features[0], reading.labels, reading.logits)
+                self._note_widths([part.shape[1] for part in reading.features])
+            gatherer.add(torch.cat(reading.features, 1), reading.labels, reading.logits)
         self._finish(gatherer.finish(source.linear))
-        self.layer = source.names
-        object.__setattr__(self, "_source", source)
-        return self
+        return self.bind(source)
+
+    def _note_widths(self, widths: list[int]) -> None:
+        """Hear how wide the features of each layer are."""
 
     def fit_features(
         self, z: Any, y: Any = None, *, logits: Any = None, hold_out: float = 0.2, seed: int = 0
@@ -145,15 +154,27 @@ class Detector(nn.Module):
         return Gatherer(self.wanted, hold_out=hold_out, seed=seed, labelled=labelled)
 
     def _finish(self, known: Known) -> None:
+        self.learn(known)
+        self.calibrate(known)
+
+    def bind(self, source: Source) -> Self:
+        """Take the features of new samples from this source."""
+        self.layer = source.names
+        object.__setattr__(self, "_source", source)
+        return self
+
+    def learn(self, known: Known) -> None:
+        """Set everything but the threshold from what was gathered."""
         if len(known.classes) < self.needs_classes:
             raise InputError(
                 f"the known samples have {len(known.classes)} class, but "
                 f"{type(self).__name__} compares classes; use Marginal or Neighbours"
             )
+        if known.sample is not None and bool((known.sample.z == known.sample.z[0]).all()):
+            raise InputError(CONSTANT)
         self.calibration = None
         self.remember(inputs=torch.tensor(known.width), classes=known.classes.to(known.device))
         self.settle(known)
-        self.calibrate(known)
 
     @torch.no_grad()
     def calibrate(self, known: Known) -> None:
@@ -247,6 +268,10 @@ class Detector(nn.Module):
             )
         return nn.functional.normalize(slope, dim=1)
 
+    def run(self, rows: Rows) -> Tensor:
+        """Return the scores of gathered rows [n]."""
+        return self._run(rows.z, rows.logits)[0]
+
     @torch.no_grad()
     def _run(self, z: Tensor, logits: Tensor | None) -> tuple[Tensor, Tensor]:
         parts = [self(z[rows], None if logits is None else logits[rows]) for rows in self._rows(z)]
@@ -301,7 +326,7 @@ class Detector(nn.Module):
                 "this detector has no model; call attach(model), or score_features(z) with features"
             )
         for reading in source.read(x):
-            yield self._checked(reading.features[0], reading.logits)
+            yield self._checked(torch.cat(reading.features, 1), reading.logits)
 
     def _checked(self, z: Any, logits: Any) -> tuple[Tensor, Tensor | None]:
         self._require_fit()

@@ -1,8 +1,16 @@
-"""The methods by name."""
+"""The methods by name, and the choice among them from known samples alone."""
 
 from __future__ import annotations
 
-from mahalens.detection.base import Detector
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from mahalens.detection.base import Detector, gathered
+from mahalens.detection.features import Source
 from mahalens.detection.gaussian import (
     ClassGaussians,
     LowRank,
@@ -11,8 +19,14 @@ from mahalens.detection.gaussian import (
     Marginal,
     Relative,
 )
+from mahalens.detection.judge import Judge, Scores, area
+from mahalens.detection.known import Gatherer, Known, Wanted
+from mahalens.detection.layered import Combined, Layered
 from mahalens.detection.logits import GEN, Energy, MaxLogit, MaxSoftmax, ViM
 from mahalens.detection.neighbours import Neighbours
+from mahalens.detection.threshold import _require_enough as require_enough
+from mahalens.detection.threshold import check_rate
+from mahalens.errors import InputError
 
 METHODS: dict[str, type[Detector]] = {
     kind.method: kind
@@ -29,6 +43,248 @@ METHODS: dict[str, type[Detector]] = {
         MaxLogit,
         GEN,
         ViM,
+        Combined,
+        Layered,
     )
 }
 """All detectors by the name of their method."""
+
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mahalanobis": ("mahalanobis", {"normalise": "unit", "shrinkage": 0.1}),
+    "relative": ("relative", {"normalise": "unit", "shrinkage": 0.1}),
+    "neighbours": ("neighbours", {"k": 10}),
+    "energy": ("energy", {}),
+    "plain mahalanobis": ("mahalanobis", {"normalise": "none", "shrinkage": "auto"}),
+    "marginal": ("marginal", {"normalise": "unit", "shrinkage": 0.1}),
+}
+"""Detectors that ``method="auto"`` tries, alone and combined."""
+
+CANDIDATES: tuple[tuple[str, ...], ...] = (
+    ("mahalanobis",),
+    ("mahalanobis", "neighbours"),
+    ("mahalanobis", "relative", "neighbours"),
+    ("mahalanobis", "relative", "neighbours", "energy"),
+    ("relative", "energy"),
+    ("relative",),
+    ("neighbours",),
+    ("energy",),
+    ("plain mahalanobis",),
+    ("marginal",),
+    ("marginal", "neighbours"),
+)
+"""What ``method="auto"`` chooses from, the first of equals; several names are averaged."""
+
+FAILED, SOUND = 0.8, 0.97
+"""AUROC against made-up unknowns: below the first a part is useless, from the second on sound."""
+
+
+class Trial(NamedTuple):
+    """How a candidate did on known samples alone, as AUROC.
+
+    ``classes``: with classes held out as unknown, averaged over folds (None below 3 classes);
+    ``made``: against each kind of made-up unknowns (shuffled, shorter, longer).
+    """
+
+    parts: tuple[str, ...]
+    classes: float | None
+    made: tuple[float, ...]
+
+    @property
+    def made_up(self) -> float:
+        """The mean over kinds of made-up unknowns, to two digits: the rest is chance."""
+        return round(sum(self.made) / len(self.made), 2)
+
+
+class Choice(NamedTuple):
+    """The method that was chosen, the reason, all candidates, and why some parts were not tried."""
+
+    method: str
+    options: dict[str, Any]
+    reason: str
+    trials: tuple[Trial, ...]
+    notes: dict[str, str]
+
+
+def detect(
+    model: nn.Module,
+    known: Any,
+    method: str = "auto",
+    *,
+    layers: str | Sequence[str] | None = None,
+    rate: float = 0.05,
+    hold_out: float = 0.2,
+    seed: int = 0,
+    **options: Any,
+) -> Detector:
+    """Return a detector of samples unlike the known ones, fitted and with its threshold set.
+
+    One pass over the data, in memory that does not grow with the samples; the model is left as it
+    was. See :class:`~mahalens.detection.Detector` for what can be asked of the result:
+    ``score(x)``, ``p_value(x)``, ``reject(x)``, ``explain(x)``, ``save(path)``.
+
+    ``method="auto"`` chooses among :data:`CANDIDATES`, detectors alone and combined, by known
+    samples alone: at most 8,000 of those not held out for the threshold, three quarters of them to
+    fit, the rest to judge (:class:`~mahalens.detection.judge.Judge`):
+
+    1. With three classes or more, the classes are divided into three folds. In turn each fold is
+       unknown: candidates are fitted without it, and judged by the AUROC of its samples against
+       those of the other classes.
+    2. Candidates fitted to all classes are judged by the AUROC of made-up unknowns: features with
+       every column shuffled, the same shorter, the same longer.
+    3. Detectors below 0.8 on any kind of 2 are out, alone and combined. Of the candidates with
+       0.97 or more on every kind of 2 the best one in 1 wins. Where there is none, or where there
+       are fewer than three classes, the best one in 2 wins, to two digits the first of equals.
+
+    ``detector.choice`` has the table of candidates and the reason.
+
+    Args:
+        model: any network.
+        known: a DataLoader of (x, y) batches of known samples; also a Dataset, or tensors.
+        method: "auto", or a name in :data:`METHODS`.
+        layers: name of the module whose output is the feature. By default what the last
+            ``nn.Linear`` is fed if it makes the model's output, otherwise the output. Several
+            names make a :class:`~mahalens.detection.Layered` detector with this method
+            (Mahalanobis for "auto").
+        rate: share of known samples to reject.
+        hold_out: share of known samples that sets the threshold, at most 5,000.
+        seed: of all draws.
+        options: of the method, if it is not "auto".
+    """
+    makers = _makers(method, options)
+    share = check_rate(rate)
+    names = [layers] if isinstance(layers, str) else None if layers is None else list(layers)
+    if names is not None and len(names) > 1:
+        each = "mahalanobis" if method == "auto" else method
+        layered = Layered(names, method=each, **options)
+        return layered.fit(model, known, hold_out=hold_out, seed=seed).set_reject(share)
+    source = Source(model, names)
+    gatherer = Gatherer(_wanted(makers), hold_out=hold_out, seed=seed, labelled=True)
+    for place, reading in enumerate(source.read(known)):
+        if not place:
+            gatherer.labelled = reading.labels is not None or _needs_labels(makers)
+        gatherer.add(torch.cat(reading.features, 1), reading.labels, reading.logits)
+    detector = _chosen(gatherer.finish(source.linear), makers, method, share, seed)
+    return detector.bind(source)
+
+
+def detect_features(
+    z: Any,
+    y: Any = None,
+    method: str = "auto",
+    *,
+    logits: Any = None,
+    rate: float = 0.05,
+    hold_out: float = 0.2,
+    seed: int = 0,
+    **options: Any,
+) -> Detector:
+    """Return a detector of features unlike the known ones, fitted and with its threshold set.
+
+    As :func:`detect`, for features z [N, D] one already has, with labels y [N] and logits [N, L]
+    if there are any. Arrays or tensors.
+
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> y = torch.arange(600) % 4
+    >>> z = torch.randn(600, 8, generator=draw) + 6 * torch.eye(8)[y]
+    >>> detector = detect_features(z, y, method="mahalanobis")
+    >>> detector.reject_features(6 * torch.eye(8)[[0, 3, 7]])
+    tensor([False, False,  True])
+    """
+    makers = _makers(method, options)
+    share = check_rate(rate)
+    labelled = y is not None or _needs_labels(makers)
+    gatherer = Gatherer(_wanted(makers), hold_out=hold_out, seed=seed, labelled=labelled)
+    known = gathered(gatherer, z, y, logits).finish()
+    return _chosen(known, makers, method, share, seed)
+
+
+def _makers(method: str, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    if method == "auto":
+        if options:
+            raise InputError(
+                f'method "auto" chooses its options, but {", ".join(options)} was given; name a '
+                "method, or leave it out"
+            )
+        return list(PARTS.values())
+    if method not in METHODS or method == "layered":
+        usual = ", ".join(name for name in METHODS if name != "layered")
+        raise InputError(f'method is {method!r}; give "auto" or one of {usual}')
+    return [(method, options)]
+
+
+def _wanted(makers: Sequence[tuple[str, dict[str, Any]]]) -> Wanted:
+    wanted = Wanted(sample=len(makers) > 1)  # to choose by
+    for method, options in makers:
+        wanted = wanted | METHODS[method](**options).wanted
+    return wanted
+
+
+def _needs_labels(makers: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+    return len(makers) == 1 and METHODS[makers[0][0]].needs_labels
+
+
+def _chosen(
+    known: Known,
+    makers: Sequence[tuple[str, dict[str, Any]]],
+    method: str,
+    rate: float,
+    seed: int,
+) -> Detector:
+    """Choose if there is a choice, then fit to all known samples and set the threshold."""
+    require_enough(len(known.held), rate)
+    name, options = makers[0]
+    choice = Choice(name, options, "the caller named it", (), {})
+    if method == "auto":
+        choice = choose(known, seed=seed)
+    detector = METHODS[choice.method](**choice.options)
+    detector.learn(known)
+    detector.calibrate(known)
+    detector.choice = choice
+    return detector.set_reject(rate)
+
+
+def choose(known: Known, *, seed: int = 0) -> Choice:
+    """Choose a method and its options from known samples alone; see :func:`detect`."""
+    judge = Judge(known, seed=seed)
+    scores: dict[str, list[Scores]] = {}
+    notes: dict[str, str] = {}
+    for name, (method, options) in PARTS.items():
+        try:
+            _require_use(METHODS[method], known)
+            scores[name] = judge.scores(partial(METHODS[method], **options))
+        except InputError as error:
+            notes[name] = str(error)
+    if not scores:
+        raise InputError(f"no method can be fitted to these samples: {next(iter(notes.values()))}")
+    trials = []
+    for parts in CANDIDATES:
+        if all(part in scores for part in parts):
+            areas = [area(task) for task in zip(*(scores[part] for part in parts), strict=True)]
+            folds, made = areas[: judge.folds], areas[judge.folds :]
+            trials.append(Trial(parts, sum(folds) / len(folds) if folds else None, tuple(made)))
+    return _best(tuple(trials), notes)
+
+
+def _require_use(kind: type[Detector], known: Known) -> None:
+    if kind.needs_labels and not known.labelled:
+        raise InputError("there are no labels")
+    if kind is Marginal and len(known.classes) > 1:
+        raise InputError("there are several classes, which Mahalanobis tells apart")
+
+
+def _best(trials: tuple[Trial, ...], notes: dict[str, str]) -> Choice:
+    alone = {trial.parts[0]: min(trial.made) for trial in trials if len(trial.parts) == 1}
+    useful = [t for t in trials if min(alone.get(part, 1.0) for part in t.parts) >= FAILED]
+    useful = useful or list(trials)
+    sound = [t for t in useful if min(t.made) >= SOUND] if useful[0].classes is not None else []
+    if sound:
+        best = max(sound, key=lambda trial: trial.classes or 0.0)
+    else:
+        best = max(useful, key=lambda trial: trial.made_up)
+    pairs = [PARTS[part] for part in best.parts]
+    method, options = pairs[0] if len(pairs) == 1 else ("combined", {"parts": pairs})
+    reason = f"{min(best.made):.3f} or more against made-up unknowns"
+    if best.classes is not None:
+        reason = f"{best.classes:.3f} with classes held out as unknown, {reason}"
+    reason = f"best of {len(trials)} candidates on known samples alone: AUROC {reason}"
+    return Choice(method, options, reason, trials, notes)

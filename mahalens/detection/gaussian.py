@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mahalens.detection.base import Detector
+from mahalens.detection.base import CONSTANT, Detector
 from mahalens.detection.known import (
     Known,
     Moments,
@@ -56,10 +56,7 @@ class _Gaussian(Detector):
         moments = known.moments[beta]
         spread = float(moments.covariance.diagonal().sum())
         if not spread + float(moments.between.diagonal().sum()) > 0:
-            raise InputError(
-                "all known samples have the same features; give features of a layer that tells "
-                "samples apart"
-            )
+            raise InputError(CONSTANT)
         self.remember(beta=torch.tensor(beta, dtype=known.dtype, device=known.device))
         self.settle_for(known, moments)
 
@@ -153,7 +150,7 @@ class MahaVar(Mahalanobis):
     """
 
     method: ClassVar[str] = "mahavar"
-    needs_classes: ClassVar[int] = 2
+    needs_classes: int = 2
 
     def __init__(self, *, weight: float = 1.0, **options: Any) -> None:
         if not is_number(weight) or not math.isfinite(weight):
@@ -188,7 +185,7 @@ class Marginal(Mahalanobis):
     """
 
     method: ClassVar[str] = "marginal"
-    needs_labels: ClassVar[bool] = False
+    needs_labels: bool = False
 
     def settle_for(self, known: Known, moments: Moments) -> None:
         """Set the whitening of all samples, and one mean."""
@@ -223,7 +220,7 @@ class Relative(_Gaussian):
     """
 
     method: ClassVar[str] = "relative"
-    needs_classes: ClassVar[int] = 2
+    needs_classes: int = 2
     projection: Tensor
     means: Tensor
     weights: Tensor

@@ -329,6 +329,17 @@ class Known:
         return self.sample
 
 
+def moments_of(known: Known, wanted: Wanted) -> Known:
+    """Return known samples with the moments of their sample in place of all others."""
+    rows = known.some
+    counts = torch.bincount(rows.y, minlength=len(known.classes))
+    moments = {beta: Moments(beta, per_class=wanted.per_class) for beta in wanted.betas}
+    for each in moments.values():
+        for some in blocks(len(rows), rows.z.shape[1]):
+            each.add(rows.z[some], rows.y[some], len(counts))
+    return replace(known, moments=moments, counts=counts, width=rows.z.shape[1])
+
+
 class Gatherer:
     """Goes through known samples once: a share is held out, the rest becomes moments and a sample.
 

@@ -24,7 +24,7 @@ class _Logits(Detector):
     features with the penalty ‖W‖² / 2n, fitted to at most 10,000 samples.
     """
 
-    needs_labels: ClassVar[bool] = False
+    needs_labels: bool = False
     weight: Tensor
     bias: Tensor
 

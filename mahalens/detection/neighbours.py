@@ -36,7 +36,7 @@ class Neighbours(Detector):
     """
 
     method: ClassVar[str] = "neighbours"
-    needs_labels: ClassVar[bool] = False
+    needs_labels: bool = False
     beta: Tensor
     rows: Tensor
     places: Tensor

@@ -142,6 +142,22 @@ def vim(z, y, new):
     return alpha * rest[1] - logsumexp(probe_logits(z, y, new), 1)
 
 
+def combined(z, y, new):
+    """Each score standardised by known samples that its detector was not fitted to."""
+    from mahalens.detection.judge import SHARE
+
+    total = 0
+    draw = np.random.default_rng(0).random((len(z), 2))[:, 1]
+    order = np.argsort(draw)
+    order = order[np.argsort(y[order], kind="stable")]
+    judges = np.arange(len(z)) % SHARE == SHARE - 1
+    fit, rest = order[~judges], order[judges]
+    for formula in (mahalanobis(), neighbour):
+        inside = formula(z[fit], y[fit], z[rest])
+        total = total + (formula(z, y, new) - inside.mean()) / inside.std(ddof=1) / 2
+    return total
+
+
 PLAIN = {"normalise": "none", "shrinkage": 0.0}
 
 CASES = {
@@ -171,6 +187,9 @@ CASES = {
     "max-logit": Case("max-logit", {}, probed(lambda logits: -logits.max(1)), 1e-4),
     "gen": Case("gen", {"gamma": 0.3, "top": 2}, probed(gen), 1e-4),
     "vim": Case("vim", {"rank": 2}, vim, 1e-4),
+    "combined": Case(
+        "combined", {"parts": [("mahalanobis", PLAIN), ("neighbours", {"k": 4})]}, combined
+    ),
     "low-rank, full": Case("low-rank", {**PLAIN, "rank": 9}, densities()),
 }
 

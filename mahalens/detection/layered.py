@@ -1,0 +1,255 @@
+"""Several detectors as one: of the same features, or of several layers of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from mahalens.detection.base import Detector, Explanation
+from mahalens.detection.features import Source
+from mahalens.detection.judge import Judge, Scores, area
+from mahalens.detection.known import Known, Rows, Wanted, moments_of
+from mahalens.errors import InputError
+
+
+class Combined(Detector):
+    """The average of several detectors of the same features, each standardised.
+
+    With the scores s_k of K detectors, and the mean m_k and the spread σ_k of s_k for known samples
+    that the detector was not fitted to (a quarter of a sample, see
+    :class:`~mahalens.detection.judge.Judge`)::
+
+        score(z) = Σ_k (s_k(z) − m_k) / (K σ_k)
+
+    The nearest class is that of the first detector. ``method="auto"`` of :func:`~mahalens.detect`
+    makes most of its choices of this kind: a distance, a relative distance and neighbours err on
+    different samples.
+
+    Args:
+        parts: pairs of a method and its options.
+
+    >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(400) % 2
+    >>> z[y == 1] += 10
+    >>> plain = {"normalise": "none"}
+    >>> detector = Combined([("mahalanobis", plain), ("neighbours", plain)]).fit_features(z, y)
+    >>> detector.reject_features([[10.0, 10.0, 10.0], [5.0, 5.0, 5.0]])
+    tensor([False,  True])
+    """
+
+    method: ClassVar[str] = "combined"
+    weights: Tensor
+    locations: Tensor
+    scales: Tensor
+
+    def __init__(self, parts: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        pairs = [(method, dict(options)) for method, options in parts]
+        super().__init__(parts=pairs)
+        self._build([_maker(method, options) for method, options in pairs])
+
+    def _build(self, makers: list[Callable[[], Detector]]) -> None:
+        if not makers:
+            raise InputError("there are no parts; give at least one method with its options")
+        self._makers = makers
+        self.parts = nn.ModuleList(make() for make in makers)
+        self.needs_labels = any(part.needs_labels for part in self._detectors())
+        self.needs_classes = max(part.needs_classes for part in self._detectors())
+
+    @property
+    def wanted(self) -> Wanted:
+        """What any of the detectors wants, and a sample to standardise them."""
+        wanted = Wanted(sample=True)
+        for part in self._detectors():
+            wanted = wanted | part.wanted
+        return wanted
+
+    def settle(self, known: Known) -> None:
+        """Fit all detectors."""
+        count = len(self.parts)
+        for part in self._detectors():
+            part.learn(known)
+        judge = Judge(known)
+        scores = [judge.inside(make) for make in self._makers]
+        self._standardise(scores, torch.full((count,), 1 / count))
+
+    def _standardise(self, scores: list[Tensor], weights: Tensor) -> None:
+        spreads, means = zip(*(torch.std_mean(some) for some in scores), strict=True)
+        scales = torch.stack(spreads)
+        self.remember(
+            weights=weights.to(scales),
+            locations=torch.stack(means),
+            scales=scales.clamp(min=torch.finfo(scales.dtype).tiny),
+        )
+
+    def _detectors(self) -> list[Detector]:
+        return [part for part in self.parts if isinstance(part, Detector)]
+
+    def _views(self, z: Tensor) -> Sequence[Tensor]:
+        """Return the features that each detector sees."""
+        return [z] * len(self.parts)
+
+    def standardised(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the standardised score of each detector [N, K], and nearest classes [N, K]."""
+        pairs = [part(some, logits) for part, some in zip(self.parts, self._views(z), strict=True)]
+        scores = torch.stack([pair[0] for pair in pairs], 1)
+        return (scores - self.locations) / self.scales, torch.stack([p[1] for p in pairs], 1)
+
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the score, and the nearest class by the first detector that counts."""
+        scores, places = self.standardised(z, logits)
+        first = (self.weights > 0).to(torch.int8).argmax()
+        return scores @ self.weights, places.index_select(1, first[None])[:, 0]
+
+    @property
+    def columns(self) -> int:
+        """As many as the largest of the detectors has."""
+        return max(part.columns for part in self._detectors())
+
+
+class Layered(Combined):
+    """The average score over several layers, each standardised; which ones, known samples decide.
+
+    A detector s_k for each layer k, with the mean m_k and the spread σ_k of its scores of known
+    samples, and weights w_k::
+
+        score(z) = Σ_k w_k (s_k(z_k) − m_k) / σ_k
+
+    Layers are judged as :func:`~mahalens.detect` judges methods: by classes held out as unknown and
+    by self-made unknowns. Beginning with the best layer, others join as long as the judgement of
+    the average improves; those that have joined have equal weights, the others 0.
+
+    Features of the layers stand side by side, [N, D₁ + D₂ + ...]; ``fit_features`` and the others
+    also take a list of [N, D_k]. All is fitted to a sample of the known samples, at most 50,000
+    rows or 2²⁵ numbers, as many of each class as possible.
+
+    Args:
+        layers: names of the layers, as in ``model.named_modules()``.
+        method: of the detector of each layer; its options follow.
+
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> y = torch.arange(600) % 4
+    >>> noise, z = torch.randn(600, 4, generator=draw), torch.randn(600, 8, generator=draw)
+    >>> detector = Layered(["a", "b"]).fit_features([noise, z + 6 * torch.eye(8)[y]], y)
+    >>> detector.weights
+    tensor([0., 1.])
+    """
+
+    method: ClassVar[str] = "layered"
+    widths: Tensor
+
+    def __init__(
+        self, layers: Sequence[str], *, method: str = "mahalanobis", **options: Any
+    ) -> None:
+        names = list(layers)
+        if isinstance(layers, str) or not names or len(set(names)) < len(names):
+            raise InputError(f"layers are {layers!r}; give a list of different names of modules")
+        if method == "mahalanobis":
+            options = {"normalise": "unit", "shrinkage": 0.1, **options}
+        Detector.__init__(self, layers=names, method=method, **options)
+        self._build([_maker(method, options)] * len(names))
+        self.layer = tuple(names)
+        self._widths: list[int] = []
+
+    @property
+    def wanted(self) -> Wanted:
+        """A sample of the rows."""
+        return Wanted(sample=True)
+
+    def fit(
+        self,
+        model: nn.Module,
+        loader: Any,
+        *,
+        layer: str | None = None,
+        hold_out: float = 0.2,
+        seed: int = 0,
+    ) -> Self:
+        """Fit to known samples in one pass; see :meth:`Detector.fit`. Layers are those named."""
+        if layer is not None:
+            raise InputError("Layered has its layers already; leave layer out")
+        return self._fit_source(Source(model, self.options["layers"]), loader, hold_out, seed)
+
+    def fit_features(
+        self, z: Any, y: Any = None, *, logits: Any = None, hold_out: float = 0.2, seed: int = 0
+    ) -> Self:
+        """Fit to a list of features [N, D_k], one per layer; see :meth:`Detector.fit_features`."""
+        if not isinstance(z, list | tuple) or len(z) != len(self.parts):
+            raise InputError(f"give a list of {len(self.parts)} arrays of features, one per layer")
+        self._widths = [part.shape[1] for part in z]
+        return super().fit_features(self._joined(z), y, logits=logits, hold_out=hold_out, seed=seed)
+
+    def _note_widths(self, widths: list[int]) -> None:
+        self._widths = widths
+
+    def _joined(self, z: Any) -> Any:
+        return torch.cat([torch.as_tensor(part) for part in z], 1) if _is_list(z) else z
+
+    def _checked(self, z: Any, logits: Any) -> tuple[Tensor, Tensor | None]:
+        return super()._checked(self._joined(z), logits)
+
+    def settle(self, known: Known) -> None:
+        """Fit a detector to each layer, and choose the layers that count."""
+        views = [replace(known, sample=rows, moments={}) for rows in self._split(known.some)]
+        judges = [Judge(view) for view in views]
+        for part, view in zip(self._detectors(), views, strict=True):
+            part.learn(moments_of(view, part.wanted))
+        make = self._makers[0]
+        chosen = _greedy([judge.scores(make) for judge in judges])
+        weights = torch.zeros(len(self.parts))
+        weights[chosen] = 1 / len(chosen)
+        self._standardise([judge.inside(make) for judge in judges], weights)
+        self.remember(widths=torch.tensor(self._widths))
+
+    def _split(self, rows: Rows) -> list[Rows]:
+        return [replace(rows, z=part) for part in rows.z.split(self._widths, 1)]
+
+    def _views(self, z: Tensor) -> Sequence[Tensor]:
+        views: Sequence[Tensor] = z.split(self._widths, 1)
+        return views
+
+    def _explained(self, z: Tensor, logits: Tensor | None) -> Explanation:
+        seen = super()._explained(z, logits)
+        with torch.no_grad():
+            scores = self._blocked(lambda *some: self.standardised(*some)[0], z, logits)
+        scores = torch.where(self.weights > 0, scores, -torch.inf)
+        names = [self.options["layers"][k] for k in scores.argmax(1).tolist()]
+        return seen._replace(layer=tuple(names))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load what ``state_dict`` of a detector with the same options returned."""
+        self._widths = state_dict["widths"].tolist()
+        return super().load_state_dict(state_dict, *args, **kwargs)
+
+
+def _is_list(z: Any) -> bool:
+    return isinstance(z, list | tuple) and bool(z) and hasattr(z[0], "shape")
+
+
+def _maker(method: str, options: dict[str, Any]) -> Callable[[], Detector]:
+    """Return what makes a detector, by the name of its method."""
+    from mahalens.detection.choose import METHODS
+
+    if method not in METHODS or issubclass(METHODS[method], Combined):
+        raise InputError(f"method is {method!r}; give one of {', '.join(METHODS)}")
+    return partial(METHODS[method], **options)
+
+
+def _greedy(scores: list[list[Scores]], least: float = 0.002) -> list[int]:
+    """Return the layers whose average separates best; scores by layer and task."""
+
+    def worth(chosen: list[int]) -> float:
+        tasks = zip(*(scores[k] for k in chosen), strict=True)
+        areas = [area(task) for task in tasks]
+        return sum(areas) / len(areas)
+
+    order = sorted(range(len(scores)), key=lambda k: -worth([k]))
+    chosen = order[:1]
+    for k in order[1:]:
+        if worth([*chosen, k]) > worth(chosen) + least:
+            chosen.append(k)
+    return sorted(chosen)
