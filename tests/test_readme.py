@@ -1,4 +1,4 @@
-"""What the README shows must run."""
+"""What the README and the pages show must run."""
 
 from __future__ import annotations
 
@@ -7,52 +7,99 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from mahalens.data.named import find_set
+from mahalens.errors import InputError
+
 ROOT = Path(__file__).parent.parent
+EXAMPLES = "docs/building.md"
+AUDIT, UNKNOWN, ELLIPSOIDS = range(3)  # in the order of the README
+
+
+def blocks(page, kind="python"):
+    return re.findall(rf"```{kind}\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
 def run(page, places=slice(None)):
     """Run the Python examples of a page, all of them or some; return their names."""
-    code = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)[places]
     names: dict = {}
-    exec(compile("\n".join(code), page, "exec"), names)
+    exec(compile("\n".join(blocks(page)[places]), page, "exec"), names)
     return names
 
 
-def test_the_python_example_runs(capsys):
-    run("README.md", slice(1))
-    statuses, error = capsys.readouterr().out.rsplit(" ", 1)
-    assert "zero residual" in statuses
-    assert float(error) < 1e-8
+def percentages(text):
+    return [float(value) for value in re.findall(r"([\d.]+)%", text)]
 
 
-def test_the_example_of_an_audit_says_what_the_page_says(capsys):
-    names = run("README.md", slice(1, 2))
-    verdict, pruned = capsys.readouterr().out.split("\n", 1)
-    record, before, after = names["record"], names["model"], names["smaller"]
+def check_example_of_an_audit(names, output, model):
+    verdict, pruned = output.split("\n", 1)
+    record, after = names["record"], names["smaller"]
     dead = len(record.layers[0].units.dead)
     assert f"{dead} of 42 units are dead, all in layer 0" in verdict
     assert record.layers[0].verdict.word == "not judged"  # 26 units: untrained they do much alike
     assert dead == 6
     assert f"{dead} dead units removed" in pruned
     x = names["digits"].x
-    assert (before(x) - after(x)).abs().max() < 1e-5
+    assert (model(x) - after(x)).abs().max() < 1e-5
 
 
-def test_the_example_with_ellipsoids_runs(capsys):
-    run("README.md", slice(2, 3))
-    right, far = re.findall(r"([\d.]+)% (?:right|are)", capsys.readouterr().out)
-    assert float(right) > 90
-    assert float(far) < 50
+class TestReadme:
+    def test_it_is_short(self):
+        assert len((ROOT / "README.md").read_text().split()) <= 800
+        assert len(blocks("README.md")) == 3
+        for code in blocks("README.md"):
+            lines = code.splitlines()
+            assert len(lines) <= 12
+            assert max(map(len, lines)) <= 100
+
+    def test_the_example_of_an_audit_prints_what_it_says(self, capsys):
+        names = run("README.md", slice(AUDIT, AUDIT + 1))
+        output = capsys.readouterr().out
+        assert output == blocks("README.md", "text")[AUDIT]
+        check_example_of_an_audit(names, output, names["model"])
+
+    @pytest.mark.slow
+    def test_the_example_of_unknown_inputs_prints_what_it_says(self, capsys):
+        for name in ("cifar10", "efficientnet-lite0"):
+            try:
+                find_set(name)
+            except InputError as error:
+                pytest.skip(str(error))
+        run("README.md", slice(UNKNOWN, UNKNOWN + 1))
+        measured = percentages(capsys.readouterr().out)
+        shown = percentages(blocks("README.md", "text")[UNKNOWN])
+        assert measured == pytest.approx(shown, abs=4)  # the last digits depend on the machine
+
+    def test_the_example_with_ellipsoids_prints_what_it_says(self, capsys):
+        run("README.md", slice(ELLIPSOIDS, ELLIPSOIDS + 1))
+        measured = percentages(capsys.readouterr().out)
+        shown = percentages(blocks("README.md", "text")[ELLIPSOIDS])
+        assert measured == pytest.approx(shown, abs=1)
 
 
-def test_the_example_of_a_distance_head_says_what_the_page_says(capsys):
-    run("README.md", slice(3, 4))
-    page = re.search(r"prints\n\n```\n(known: .*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    shown, told = (
-        [int(n) for n in re.findall(r"(\d+)%", text)] for text in (capsys.readouterr().out, page)
-    )
-    # Last digits differ from machine to machine.
-    assert all(abs(a - b) <= 4 for a, b in zip(shown, told, strict=True))
+class TestLongerExamples:
+    def test_the_trials_run(self, capsys):
+        run(EXAMPLES, slice(1))
+        statuses, error = capsys.readouterr().out.rsplit(" ", 1)
+        assert "zero residual" in statuses
+        assert float(error) < 1e-8
+
+    def test_the_audit_says_what_the_page_says(self, capsys):
+        names = run(EXAMPLES, slice(1, 2))
+        check_example_of_an_audit(names, capsys.readouterr().out, names["model"])
+
+    def test_the_ellipsoids_run(self, capsys):
+        run(EXAMPLES, slice(2, 3))
+        right, far = percentages(capsys.readouterr().out)
+        assert right > 90
+        assert far < 50
+
+    def test_the_distance_head_says_what_the_page_says(self, capsys):
+        run(EXAMPLES, slice(3, 4))
+        page = re.search(r"prints\n\n```\n(known: .*?)```", (ROOT / EXAMPLES).read_text(), re.S)[1]
+        # Last digits differ from machine to machine.
+        assert percentages(capsys.readouterr().out) == pytest.approx(percentages(page), abs=4)
 
 
 def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
@@ -82,17 +129,26 @@ def test_the_tables_of_the_benchmarks_are_made_from_their_figures():
     command = [sys.executable, ROOT / "docs" / "benchmarks.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert (ROOT / "docs" / "benchmarks.md").read_text().count("<!-- benchmark ") == 2
 
 
-def test_every_command_shown_exists():
+@pytest.mark.parametrize("page", ["README.md", EXAMPLES])
+def test_every_command_shown_exists(page):
     from mahalens.cli import cli
 
-    shown = re.findall(r"^mahalens (\w+)", (ROOT / "README.md").read_text(), re.M)
+    shown = re.findall(r"(?:^|`)mahalens (\w+)", (ROOT / page).read_text(), re.M)
     assert shown
     assert set(shown) <= set(cli.commands)
 
 
 def test_every_link_leads_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_version_is_the_same_everywhere():
+    from mahalens import __version__
+
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
