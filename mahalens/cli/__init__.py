@@ -16,6 +16,7 @@ from mahalens._stopping import stoppable, stopped
 from mahalens._version import __version__
 from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
+from mahalens.cli.detect import detect
 from mahalens.cli.run import FOLDER, default_of, published_options, run
 from mahalens.errors import Interrupted, MahalensError
 from mahalens.files import is_folder
@@ -50,6 +51,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(audit)
 cli.add_command(diff)
+cli.add_command(detect)
 cli.add_command(data)
 
 

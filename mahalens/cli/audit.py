@@ -94,8 +94,8 @@ def audit(
     require_free(out, force=force)
 
     factory = recognise_model(model, weights, trust=trust) == "factory"
-    with contextlib.nullcontext() if factory else _in_child_process(model):
-        with Display(quiet=quiet) as display, _running_user_code(model):
+    with contextlib.nullcontext() if factory else in_child_process(model):
+        with Display(quiet=quiet) as display, running_user_code(model):
             record = _read_network(model, weights, trust, display, options)
             page = write_audit(record, out, force=force)
         if not quiet:
@@ -114,7 +114,7 @@ def diff(before: Path, after: Path) -> None:
 
 
 @contextlib.contextmanager
-def _in_child_process(model: str) -> Iterator[None]:
+def in_child_process(model: str) -> Iterator[None]:
     """Work within in a child process, which this one ends on Ctrl-C and judges when it crashes.
 
     Trusted programs run in native code, which may never return to Python, nor let any other thread
@@ -239,7 +239,7 @@ def _load_samples(options: dict[str, Any]) -> Samples:
 
 
 @contextlib.contextmanager
-def _running_user_code(spec: str) -> Iterator[None]:
+def running_user_code(spec: str) -> Iterator[None]:
     """Run code of the user within: find it in this folder, and report how it ends in one line."""
     from mahalens.auditing.load import importing_from_here, without_hard_exit
 
