@@ -714,7 +714,7 @@ def _files_of(data: str) -> dict[str, Path]:
             return {}
         file = Path(spec.origin).parent / "datasets" / "data" / _WITH_SKLEARN[data]
         return {f"{data}/{file.name.removesuffix('.gz')}": file}
-    if data in SETS or data in SEQUENCES:
+    if data in SETS or data in SEQUENCES or data in PUBLISHED:
         files = find_set(data)
         return {f"{data}/{name}": file for name, file in files.items()}
     path = Path(data)

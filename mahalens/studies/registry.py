@@ -16,6 +16,7 @@ STUDIES = (
     "init",
     "hybrid",
     "heads",
+    "detect",
     "transfer",
 )
 
@@ -39,6 +40,8 @@ def load_study(name: str) -> Study[Any]:
         from mahalens.studies.hybrid import STUDY as study
     elif name == "heads":
         from mahalens.studies.heads import STUDY as study
+    elif name == "detect":
+        from mahalens.studies.detect import STUDY as study
     elif name == "transfer":
         from mahalens.studies.transfer import STUDY as study
     else:

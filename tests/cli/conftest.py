@@ -24,6 +24,7 @@ STUDY_WORDS = {
     "init": "--data iris --models abs-kaiming,abs-lsuv --trials 2",
     "hybrid": "--data iris --models abs-0,narrow-0 --trials 1",
     "heads": "--data digits --models softmax,distance --trials 1 --train-size 400",
+    "detect": "--data digits --models auto,mahalanobis --trials 1",
     "transfer": "--data iris --models relu-linear,relu-l2 --trials 1",
 }
 

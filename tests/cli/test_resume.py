@@ -147,7 +147,8 @@ def test_killed_again_and_again(cli, start_process, wait_for, make_run, tmp_path
 def test_a_signal_to_all_processes_of_a_run(start_process, wait_for, study_words, tmp_path, study):
     """As from a terminal or a cluster; the run would take for ever."""
     path = tmp_path / "run"
-    length = ("--steps" if study == "ellipsoids" else "--epochs", 1_000_000, "--workers", 2)
+    option = {"ellipsoids": "--steps", "detect": "--resamples"}.get(study, "--epochs")
+    length = (option, 1_000_000, "--workers", 2)
     words = ("run", study, *study_words[study].split(), *length, "--quiet", "--out", path)
     running = start_process(*words, start_new_session=True)
     wait_for(lambda: (path / "config.json").exists() and (path / ".lock").exists(), running)

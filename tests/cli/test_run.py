@@ -9,7 +9,7 @@ import pytest
 from mahalens.errors import InputError
 from mahalens.studies.registry import STUDIES, load_study
 
-LENGTH = {"ellipsoids": "--steps"}
+LENGTH = {"ellipsoids": "--steps", "detect": "--resamples"}
 
 
 def words_of(text):

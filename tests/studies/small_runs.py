@@ -47,6 +47,11 @@ SMALL = {
         "trials": 2,
         "train_size": 400,
     },
+    "detect": {
+        "data": ("digits", "wine"),
+        "models": ("auto", "mahalanobis", "relative++", "energy"),
+        "trials": 2,
+    },
     "transfer": {
         "data": ("iris", "wine"),
         "models": ("relu-linear", "relu-l2-neg", "boosting", "knn"),
