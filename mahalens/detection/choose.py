@@ -24,8 +24,7 @@ from mahalens.detection.known import Gatherer, Known, Wanted
 from mahalens.detection.layered import Combined, Layered
 from mahalens.detection.logits import GEN, Energy, MaxLogit, MaxSoftmax, ViM
 from mahalens.detection.neighbours import Neighbours
-from mahalens.detection.threshold import _require_enough as require_enough
-from mahalens.detection.threshold import check_rate
+from mahalens.detection.threshold import check_rate, require_enough
 from mahalens.errors import InputError
 
 METHODS: dict[str, type[Detector]] = {

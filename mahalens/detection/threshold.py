@@ -77,7 +77,7 @@ class Calibration(nn.Module):
         if not bool(scores.isfinite().all()):
             bad = int((~scores.isfinite()).sum())
             raise InputError(f"{bad} of {len(scores)} calibration scores are not finite numbers")
-        _require_enough(len(scores), share)
+        require_enough(len(scores), share)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if groups is None:
             groups, group_count = torch.zeros(len(scores), dtype=torch.long), 1
@@ -99,7 +99,7 @@ class Calibration(nn.Module):
         """Set the share of known samples to reject."""
         share = check_rate(rate)
         sizes = torch.bincount(self.cells, minlength=len(self.u))
-        _require_enough(int(sizes.min()), share)
+        require_enough(int(sizes.min()), share)
         self.rate.fill_(share)
         for cell, size in enumerate(sizes.tolist()):
             falling = self.scores[self.cells == cell].sort(descending=True).values
@@ -173,7 +173,8 @@ def _fewest(rate: float) -> int:
     return max(1, math.ceil(round(1 / rate, 9)) - 1)
 
 
-def _require_enough(count: int, rate: float) -> None:
+def require_enough(count: int, rate: float) -> None:
+    """Raise where so few scores cannot keep a rate."""
     if count < _fewest(rate):
         raise InputError(
             f"a reject rate of {rate:g} cannot be set from {count} samples; give at least "

@@ -214,7 +214,7 @@ class DistanceHead(nn.Module):
         """
         features = tensor_of("features", features, self.prototypes)
         require_width("DistanceHead", features, self.inputs)
-        features = scale_lengths(features, self._beta)
+        features = self.scaled(features)
         distances: Tensor = self.distance(features)
         if distances.dtype == torch.float64 or not distances.numel() or _is_traced():
             return distances
@@ -225,10 +225,14 @@ class DistanceHead(nn.Module):
         exact: Tensor = torch.func.functional_call(self.distance, wide, (features.double(),))
         return exact.to(distances.dtype)
 
+    def scaled(self, features: Tensor) -> Tensor:
+        """Return features as they are measured: x / ‖x‖^β, with the β of ``normalise``."""
+        return scale_lengths(features, self._beta)
+
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of each sample."""
         require_width("DistanceHead", features, self.inputs)
-        return self._logits(self.distance(scale_lengths(features, self._beta))) / self.temperature
+        return self._logits(self.distance(self.scaled(features))) / self.temperature
 
     def ood_score(self, features: Tensor) -> Tensor:
         """Return the smallest distance of each sample [N]: large where it is like no class.

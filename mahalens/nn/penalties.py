@@ -160,7 +160,7 @@ def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tens
         raise InputError(
             f"compactness_penalty was given a {type(head).__name__}; give a DistanceHead"
         )
-    squares: Tensor = head.distance(features).square()
+    squares: Tensor = head.distance(head.scaled(features)).square()
     if not isinstance(y, Tensor) or y.shape != squares.shape[:-1] or y.is_floating_point():
         kind = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"type {type(y).__name__}"
         raise InputError(

@@ -315,3 +315,13 @@ def test_refusals(call, message):
 def test_compiled_by_torch(penalty):
     compiled = torch.compile(penalty, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(Z), penalty(Z))
+
+
+def test_compactness_is_measured_where_the_head_measures():
+    x = draw((40, 4), 0, torch.float64)
+    y = torch.arange(40) % 2
+    head = DistanceHead(4, 2, normalise="unit", dtype=torch.float64).fit_prototypes(x, y)
+    penalty = compactness_penalty(head, x, y)
+    torch.testing.assert_close(penalty, compactness_penalty(head, 7 * x, y))
+    own = head.distances(x).gather(1, y[:, None])[:, 0]
+    torch.testing.assert_close(penalty, ((own.square() + head.log_determinants[y]) / 2).mean())
