@@ -1,0 +1,67 @@
+"""Promises of detectors on real data: the stated rate, and files that run anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from mahalens.detection import METHODS, Mahalanobis
+from mahalens.detection.threshold import Calibration
+
+EXPORTED = ("mahalanobis", "class-gaussians", "low-rank", "relative", "neighbours", "energy", "vim")
+
+
+def digits():
+    data = load_digits()
+    return torch.tensor(data.data, dtype=torch.float32), torch.tensor(data.target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calibrated", [50, 100, 400])
+@pytest.mark.parametrize("balanced", [True, False], ids=["balanced", "unbalanced"])
+def test_the_stated_rate_is_kept_on_real_samples(calibrated, balanced):
+    """200 resamples of who calibrates and who is tested; the detector is fitted to others."""
+    x, y = digits()
+    rng = np.random.default_rng(0)
+    if not balanced:  # class k is left with a share of 1 / (k + 1)
+        some = torch.tensor(rng.random(len(y))) < 1 / (1 + y)
+        x, y = x[some], y[some]
+    order = torch.tensor(rng.permutation(len(x)))
+    fit, rest = order[: len(x) // 3], order[len(x) // 3 :]
+    detector = Mahalanobis(normalise="unit").fit_features(x[fit], y[fit], hold_out=0.1)
+    with torch.no_grad():
+        scores, classes = detector(x[rest])
+    calibrated = min(calibrated, len(rest) * 2 // 3)
+    rates = []
+    for seed in range(200):
+        mixed = torch.tensor(rng.permutation(len(rest)))
+        known, new = mixed[:calibrated], mixed[calibrated:]
+        calibration = Calibration(
+            scores[known], classes[known], group_count=10, rate=0.05, seed=seed
+        )
+        rates.append(float(calibration.reject(scores[new], classes[new]).float().mean()))
+    assert np.mean(rates) == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter
+@pytest.mark.parametrize("method", EXPORTED)
+def test_onnx_runs_a_detector_with_any_batch(method, tmp_path):
+    import onnxruntime
+
+    x, y = digits()
+    detector = METHODS[method]().fit_features(x[:1200], y[:1200])
+    scorer = detector.scorer().eval()
+    path = tmp_path / "detector.onnx"
+    rows = {"z": {0: torch.export.Dim("rows")}}
+    torch.onnx.export(scorer, (x[:4],), path, dynamo=True, dynamic_shapes=rows)
+    session = onnxruntime.InferenceSession(path)
+    for count in (1, 7, 300):
+        batch = x[1200 : 1200 + count]
+        score, p, reject = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+        expected = detector.score_features(batch).numpy()
+        np.testing.assert_allclose(score, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+        np.testing.assert_allclose(p, detector.p_value_features(batch).numpy(), atol=0.02)
+        assert (reject == detector.reject_features(batch).numpy()).mean() > 0.98
