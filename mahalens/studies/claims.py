@@ -8,6 +8,7 @@ statement about the trials of one or two models. :func:`judge` puts claims to th
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,8 +144,9 @@ class _OfPair(msgspec.Struct, frozen=True):
         pair = evidence.pair(self.metric, self.model, self.than)
         return None if pair is None else self._find(*pair)
 
+    @abstractmethod
     def _find(self, a: Values, b: Values) -> Finding | None:
-        raise NotImplementedError
+        """Judge the trials that both models have."""
 
     def published(self, evidence: Evidence) -> str | None:
         """Return the two published means."""
@@ -173,8 +175,9 @@ class _OfModel(msgspec.Struct, frozen=True):
         values = evidence.values(self.model, self.metric)
         return None if values is None else self._find(values, evidence)
 
+    @abstractmethod
     def _find(self, values: Values, evidence: Evidence) -> Finding | None:
-        raise NotImplementedError
+        """Judge the trials of the model."""
 
     def _unit(self, evidence: Evidence) -> float:
         return 1.0

@@ -534,7 +534,7 @@ def full(study):
     return load_study(study), load_study(study).config.with_defaults(published=True)
 
 
-EVIDENCE = {"perturbation": {"lost"}}
+EVIDENCE = {"perturbation": {"lost"}, "detect": {"rank"}}
 """Metrics that a study computes for its claims alone."""
 
 
