@@ -437,7 +437,9 @@ def covariance(layer, unit=0):
 
 class TestHeads:
     def test_cluster_pca_is_the_closed_form(self, choice):
-        fitted = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(X, Y)
+        fitted = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
+            X, Y
+        )
         torch.testing.assert_close(head_of(choice)(X), fitted(X))
         torch.testing.assert_close(head_of(choice).log_determinants, fitted.log_determinants)
 
@@ -475,7 +477,9 @@ class TestHeads:
             torch.testing.assert_close(head.prototypes.detach(), means)
 
     def test_what_was_set_for_other_distances_is_taken_back(self, choice):
-        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(X, Y)
+        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
+            X, Y
+        )
         head.temperature.fill_(3.0)
         head.set_reject(X, 0.1)
         initialise(head, (X, Y), "class_mean", generator=seeded())
@@ -494,7 +498,9 @@ class TestHeads:
         close(head, head_of(choice, x=features))
 
     def test_a_failure_behind_it_leaves_it_as_it_was(self, choice):
-        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(X, Y)
+        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
+            X, Y
+        )
         head.temperature.fill_(3.0)
         head.set_reject(X, 0.1)
         model = nn.Sequential(head, nn.Linear(3, 500, dtype=torch.float64))
