@@ -5,7 +5,7 @@
 #   make slow      the tests marked slow; CI runs them after make test
 #   make coverage  all tests with line and branch coverage, printed per room
 #   make fuzz      thousands of random command lines and data files, about half an hour
-#   make bench     the figures in docs/benchmarks.md and docs/performance.md, on an idle machine,
+#   make bench     the figures in docs/develop/benchmarks.md and docs/develop/performance.md, on an idle machine,
 #                  about twenty minutes
 PYTHON ?= python3
 VENV := .venv

@@ -1,4 +1,4 @@
-"""Makes docs/api.md: every public name with its arguments and the first line of its docstring.
+"""Makes docs/reference/api.md: every public name with its arguments and the first line of its docstring.
 
     python docs/api.py          # prints the page
     python docs/api.py --write  # writes it
@@ -19,17 +19,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast, get_args
 
-PAGE = Path(__file__).with_name("api.md")
+PAGE = Path(__file__).parent / "reference" / "api.md"
 _FEW = 4  # arguments of a record that somebody may want to make
 ROOMS = {
-    "nn": "[heads](heads.md), [notation](notation.md)",
-    "init": "[starting weights](initialising.md)",
-    "geometry": "[ellipsoids](ellipsoids.md), [theory](theory.md)",
-    "geometry.ellipsoids": "[ellipsoids](ellipsoids.md); also `mahalens.ellipsoids`",
-    "train": "[training](training.md)",
-    "auditing": "[the audit](audit.md), [how to use it](auditing.md)",
-    "detection": "[distance heads](heads.md)",
-    "data": "[data](data.md)",
+    "nn": "[heads](../guides/heads.md), [notation](notation.md)",
+    "init": "[starting weights](../guides/starts.md)",
+    "geometry": "[ellipsoids](../guides/ellipsoids.md), [theory](../theory.md)",
+    "geometry.ellipsoids": "[ellipsoids](../guides/ellipsoids.md); also `mahalens.ellipsoids`",
+    "train": "[training](../guides/trials.md)",
+    "auditing": "[the audit](readings.md), [how to use it](../guides/audit.md)",
+    "detection": "[distance heads](../guides/heads.md)",
+    "data": "[data](../guides/data.md)",
     "stats": "[how numbers become verdicts](verdicts.md)",
     "report": "[run folders](run-folder.md)",
 }
@@ -113,7 +113,7 @@ def first_line(docstring: str | None) -> str:
 def main() -> None:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/api.md")
+    parser.add_argument("--write", action="store_true", help="write docs/reference/api.md")
     if parser.parse_args().write:
         PAGE.write_text(page(), encoding="utf-8")
     else:

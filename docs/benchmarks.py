@@ -1,4 +1,4 @@
-"""Puts the figures of the benchmarks into docs/benchmarks.md and docs/performance.md.
+"""Puts the figures of the benchmarks into docs/develop/benchmarks.md and docs/develop/performance.md.
 
     python docs/benchmarks.py [--check]
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-PAGES = (DOCS / "benchmarks.md", DOCS / "performance.md")
+PAGES = (DOCS / "develop" / "benchmarks.md", DOCS / "develop" / "performance.md")
 GOALS = {
     "gaussian-2d": (100.0, None),
     "gaussian-10d": (40.0, None),

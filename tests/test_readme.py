@@ -13,7 +13,7 @@ from mahalens.data.named import find_set
 from mahalens.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = "docs/building.md"
+EXAMPLES = "docs/guides/building.md"
 AUDIT, UNKNOWN, ELLIPSOIDS = range(3)  # in the order of the README
 
 
@@ -104,14 +104,14 @@ class TestLongerExamples:
 
 def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run("docs/training.md")
+    run("docs/guides/trials.md")
     assert "target reached" in capsys.readouterr().out
     assert (tmp_path / "fit.safetensors").exists()
 
 
 def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run("docs/ellipsoids.md")
+    run("docs/guides/ellipsoids.md")
     right, _, _, off, told = capsys.readouterr().out.split("\n", 4)
     assert float(re.search(r"[\d.]+", right)[0]) == 1
     assert float(re.search(r"\((.*)\)", off)[1]) < 1e-3
@@ -121,15 +121,15 @@ def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
 
 def test_the_example_of_data_prints_what_the_page_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run("docs/data.md", slice(1))
-    assert capsys.readouterr().out.strip() in (ROOT / "docs" / "data.md").read_text()
+    run("docs/guides/data.md", slice(1))
+    assert capsys.readouterr().out.strip() in (ROOT / "docs" / "guides" / "data.md").read_text()
 
 
 def test_the_tables_of_the_benchmarks_are_made_from_their_figures():
     command = [sys.executable, ROOT / "docs" / "benchmarks.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (ROOT / "docs" / "benchmarks.md").read_text().count("<!-- benchmark ") == 2
+    assert (ROOT / "docs" / "develop" / "benchmarks.md").read_text().count("<!-- benchmark ") == 2
 
 
 @pytest.mark.parametrize("page", ["README.md", EXAMPLES])

@@ -80,7 +80,7 @@ def audit(
     A unit ``w·x + b`` is read as a ruler: it measures how far an input lies from its hyperplane.
     The record says for every layer how its units respond, where their hyperplanes lie in the data,
     which units are dead or repeat one another, whether the layer whitens its input, and whether it
-    works by distances or by intensities; docs/audit.md has the formulas.
+    works by distances or by intensities; docs/reference/readings.md has the formulas.
 
     The model is run on the data once (once more for each perturbation, if asked for), in batches.
     Memory does not depend on the number of samples. The model is left as it was, even after an

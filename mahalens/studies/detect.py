@@ -111,7 +111,7 @@ class DetectConfig(Config, frozen=True, kw_only=True):
     data: Annotated[
         tuple[str, ...],
         Option(
-            "Cases of docs/detect_study.md; or sets and files, of which classes are left out.",
+            "Cases of docs/studies/detect.md; or sets and files, of which classes are left out.",
             ("digits", "wine"),
             published=FULL_DATA,
             metavar="CASE|NAME|FILE,...",

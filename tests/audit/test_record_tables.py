@@ -26,7 +26,7 @@ from mahalens.auditing.record_tables import (
 from mahalens.auditing.verdict import RULE
 from mahalens.errors import InputError
 
-DOCS = Path(__file__).parents[2] / "docs" / "audit-json.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "audit-json.md"
 AGREED = ["name", "kind", "units", "activation", "dead", "rare"]
 AGREED += ["mirrored_pairs", "duplicate_pairs", "sphericity", "verdict"]
 TABLES = ["units", "layers", "classes", "pairs", "suggestions", "perturbation"]

@@ -399,7 +399,7 @@ def test_help_names_every_option(cli):
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "auditing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
     with quiet():
         exec(compile(code, "auditing.md", "exec"), {})

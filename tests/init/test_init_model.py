@@ -22,7 +22,7 @@ from mahalens.nn import Chain, OffsetL2, PointSlope
 from mahalens.train import TrialStack
 
 X, Y = planted(3, 4)
-PAGE = Path(__file__).parents[2] / "docs" / "initialising.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "starts.md"
 
 
 class Backwards(nn.Module):

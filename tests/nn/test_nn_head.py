@@ -24,7 +24,7 @@ from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.nn import DistanceHead, Mahalanobis, OffsetL2, Prediction
 from mahalens.nn.head import best_temperature, reject_threshold
 
-PAGE = Path(__file__).parents[2] / "docs" / "heads.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "heads.md"
 
 
 def data(samples=90, inputs=4, classes=3, seed=0, dtype=torch.float64, apart=2.0):

@@ -1,11 +1,11 @@
-"""What docs/verdicts.md shows must run, and say what the page says."""
+"""What docs/reference/verdicts.md shows must run, and say what the page says."""
 
 import re
 from pathlib import Path
 
 from mahalens.studies.claims import Predicate
 
-PAGE = Path(__file__).parents[2] / "docs" / "verdicts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "verdicts.md"
 
 
 def test_the_page_prints_what_it_says(capsys):
