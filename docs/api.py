@@ -1,4 +1,4 @@
-"""Makes docs/reference/api.md: every public name with its arguments and the first line of its docstring.
+"""Makes docs/reference/api.md: public names, arguments, first lines of docstrings.
 
     python docs/api.py          # prints the page
     python docs/api.py --write  # writes it

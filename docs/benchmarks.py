@@ -1,4 +1,4 @@
-"""Puts the figures of the benchmarks into docs/develop/benchmarks.md and docs/develop/performance.md.
+"""Puts the figures of the benchmarks into benchmarks.md and performance.md of docs/develop.
 
     python docs/benchmarks.py [--check]
 

@@ -3,8 +3,8 @@
     mahalens data fetch mnist
     OMP_NUM_THREADS=1 python examples/audit_mnist.py --out audits/mnist
 
-The picture is the top of ``audits/mnist/report.html``, 1,200 pixels wide; that of docs/guides/audit.md
-is its unit 13, opened.
+The picture is the top of ``audits/mnist/report.html``, 1,200 pixels wide; that of
+docs/guides/audit.md is its unit 13, opened.
 """
 
 from __future__ import annotations

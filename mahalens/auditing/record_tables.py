@@ -1,9 +1,9 @@
 """A record as ``audit.json`` and as tables of rows.
 
 :func:`audit_json` and :func:`audit_text` are for readers without this package; the keys are listed
-in ``docs/reference/audit-json.md`` and stay as they are, new ones may be added. :func:`rows_of` gives flat
-rows, :func:`frame_of` the same as a data frame, and :func:`write_tables` writes them as CSV files
-of some 10 MB at most.
+in ``docs/reference/audit-json.md`` and stay as they are, new ones may be added. :func:`rows_of`
+gives flat rows, :func:`frame_of` the same as a data frame, and :func:`write_tables` writes them as
+CSV files of some 10 MB at most.
 Which field is a column of which table stands in :data:`mahalens.auditing.record.FIELDS`.
 """
 
