@@ -3,6 +3,7 @@
 #   make test      sets up, runs lint, types, the benchmarks in their quick form and the fast tests;
 #                  about five minutes on two idle cores
 #   make slow      the tests marked slow; CI runs them after make test
+#   make package   builds the package, installs it in an empty environment and tries it there
 #   make coverage  all tests with line and branch coverage, printed per room
 #   make fuzz      thousands of random command lines and data files, about half an hour
 #   make bench     the figures in docs/develop/benchmarks.md and docs/develop/performance.md, on an idle machine,
@@ -16,7 +17,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-.PHONY: demo test setup lint types tests slow coverage fuzz bench bench-quick clean
+.PHONY: demo test setup lint types tests slow package coverage fuzz bench bench-quick clean
 BENCHMARKS := trials scaling overheads ellipsoids representation audit building detect
 
 demo: $(READY)
@@ -47,6 +48,10 @@ tests: $(READY)
 slow: $(READY)
 	$(PYTEST) -m slow tests
 
+# What it downloads stays in pip's cache.
+package: $(READY)
+	$(TEST_ENV) $(BIN)/python tests/check_package.py
+
 # Settings, also for the processes that tests start, are in pyproject.toml.
 coverage: $(READY)
 	$(BIN)/coverage erase
@@ -71,4 +76,4 @@ bench-quick: $(READY)
 	$(TEST_ENV) $(BIN)/python benchmarks/quick.py $(BENCHMARKS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* runs
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* runs

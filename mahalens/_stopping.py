@@ -83,6 +83,13 @@ def run_command() -> None:
         signal.signal(number, stop_now)
     code: object = CODE
     try:
+        from mahalens.errors import COMMAND_LINE, InputError, require_extra
+
+        try:
+            require_extra("cli", "the command line", *COMMAND_LINE)
+        except InputError as error:
+            print(f"mahalens: {error}", file=sys.stderr)
+            sys.exit(2)
         from mahalens.cli import main
 
         main()

@@ -13,19 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from typing import TYPE_CHECKING, Protocol
 
 from mahalens._stopping import stop_now
+from mahalens.errors import require_extra
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 _LINE_EVERY = 10.0  # seconds between lines where there is no terminal
 _BAR_EVERY = 0.2  # seconds between updates of a bar
@@ -66,7 +61,7 @@ class HasProgress(Protocol):
 class Display:
     """A progress bar with the time left on a terminal, plain lines elsewhere, nothing if quiet.
 
-    Writes to standard error, or to another ``console``. One display shows several stages:
+    Writes to standard error. One display shows several stages:
 
     >>> class Work:
     ...     progress = (3, 10, "MSE 0.1")
@@ -75,39 +70,39 @@ class Display:
     ...     update(Work())  # as often as you like
     """
 
-    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, quiet=quiet, highlight=False)
-        self._bars = Progress(
-            TextColumn("{task.description:<8}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[state]}", markup=False),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            refresh_per_second=4,
-            disable=quiet or not self.console.is_terminal,
-        )
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console: Console | None = None
+        self._bars: Progress | None = None
+        if not quiet:
+            require_extra("report", "showing progress", "rich")
+            from rich.console import Console
+
+            self._console = Console(stderr=True, highlight=False)
+            self._bars = _bars(self._console) if self._console.is_terminal else None
 
     def __enter__(self) -> Display:
-        if not self._bars.disable:
+        if self._bars is not None:
             self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if not self._bars.disable:  # older versions of rich would print an empty line
+        if self._bars is not None:
             self._bars.stop()
 
     def note(self, text: str) -> None:
         """Print a line."""
-        self.console.print(printable(text), markup=False, soft_wrap=True)
+        if self._console is not None:
+            self._console.print(printable(text), markup=False, soft_wrap=True)
 
     def stage(self, name: str) -> Callable[[HasProgress], None]:
         """Begin a stage of the work; call the returned function with whatever has progress."""
-        return (self._bar if self.console.is_terminal else self._lines)(printable(name))
+        if self._console is None:
+            return lambda solver: None
+        name = printable(name)
+        return self._lines(name) if self._bars is None else self._bar(name, self._bars)
 
-    def _bar(self, name: str) -> Callable[[HasProgress], None]:
-        task = self._bars.add_task(name, state="")
+    def _bar(self, name: str, bars: Progress) -> Callable[[HasProgress], None]:
+        task = bars.add_task(name, state="")
         shown = 0.0
 
         def update(solver: HasProgress) -> None:
@@ -116,7 +111,7 @@ class Display:
             done, total, state = solver.progress
             if moment - shown > _BAR_EVERY or done >= total:
                 shown = moment
-                self._bars.update(task, completed=done, total=total, state=printable(state))
+                bars.update(task, completed=done, total=total, state=printable(state))
 
         return update
 
@@ -147,6 +142,28 @@ class Display:
                 self.note(f"{name}: {amount}, {state}, {left}")
 
         return update
+
+
+def _bars(console: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description:<8}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        refresh_per_second=4,
+    )
 
 
 def minutes(seconds: float) -> str:

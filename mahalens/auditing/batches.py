@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from mahalens.auditing.trace import mapped, tensors_in
-from mahalens.errors import InputError
+from mahalens.errors import InputError, require_extra
 
 if TYPE_CHECKING:
     from mahalens.auditing.record import Settings
@@ -475,6 +475,7 @@ class Classes:
 def _find_clusters(
     batches: DataBatches, clusters: int, seed: int, progress: Callable[[str, int], None]
 ) -> Any:
+    require_extra("sklearn", "clusters=", "sklearn")
     from sklearn.cluster import MiniBatchKMeans
 
     means = MiniBatchKMeans(clusters, random_state=seed, n_init=3)

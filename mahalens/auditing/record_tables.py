@@ -202,7 +202,7 @@ def frame_of(record: AuditRecord, what: str = "units") -> pd.DataFrame:
         import pandas as pd
     except ImportError:
         raise InputError(
-            "a data frame needs pandas, which is not installed; pip install pandas, or use "
+            "a data frame needs pandas; pip install 'mahalens[frames]', or use "
             "mahalens.auditing.record_tables.rows_of, which gives the same rows as dictionaries"
         ) from None
     rows = rows_of(record, what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -84,9 +83,7 @@ def list_() -> None:
 def _whereabouts(name: str) -> str:
     """Return where a set is, with its size, or how to get it."""
     if name not in PUBLISHED and name not in SEQUENCES:
-        if find_spec("sklearn") is not None:
-            return "here, with scikit-learn"
-        return "not here; get it with: pip install scikit-learn"
+        return "here, with scikit-learn"
     try:
         files = list(find_set(name).values())
         size = sum(file.stat().st_size for file in files)

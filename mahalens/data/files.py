@@ -62,7 +62,7 @@ from mahalens.data.named import (
     find_set,
 )
 from mahalens.data.sequences import TEST, TRAIN, load_sequences
-from mahalens.errors import InputError
+from mahalens.errors import InputError, require_extra
 from mahalens.geometry._checks import dtype_name
 from mahalens.geometry._memory import refusing_memory, require_memory
 
@@ -212,15 +212,8 @@ def _from_sklearn(name: str) -> LabelledData:
     and for all, are kept for testing. Features have different units; whoever trains on them
     standardises them.
     """
-    try:
-        module = import_module("sklearn.datasets")
-    except ModuleNotFoundError as error:
-        if error.name != "sklearn":
-            raise  # scikit-learn is there and lacks something else
-        raise InputError(
-            f"{name} comes with scikit-learn, which is not installed; pip install scikit-learn"
-        ) from None
-    bunch = getattr(module, _LOADERS[name])()
+    require_extra("sklearn", f"the set {name}", "sklearn")
+    bunch = getattr(import_module("sklearn.datasets"), _LOADERS[name])()
     x = torch.from_numpy(np.ascontiguousarray(bunch.data)).float()
     y = torch.from_numpy(np.ascontiguousarray(bunch.target)).long()
     if name == "digits":
@@ -650,6 +643,7 @@ def _read_image(file: _File, size: tuple[int, int] | None) -> np.ndarray:
 
     Greyscale is repeated over three channels; of animations the first frame is used.
     """
+    require_extra("report", "reading images", "PIL")
     from PIL import Image
 
     try:

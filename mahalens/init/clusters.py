@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mahalens.errors import InputError
+from mahalens.errors import InputError, require_extra
 from mahalens.geometry._checks import require_count
 from mahalens.geometry.covariance import centre, lower_factor
 from mahalens.geometry.gaussian import spread_axes
@@ -89,6 +89,7 @@ def k_means(rows: Rows, clusters: int, generator: Generator) -> list[Tensor]:
             f"{clusters} clusters are wanted of {rows.count} samples; give more samples, fewer "
             f"clusters or fewer units"
         )
+    require_extra("sklearn", "k-means", "sklearn")
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

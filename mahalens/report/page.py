@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mahalens.errors import require_extra
 from mahalens.files import write_file
 from mahalens.report import run_tables
 from mahalens.report.numbers import MISSING, anything, duration, in_sentence, interval
@@ -37,6 +38,7 @@ def build_report(folder: str | os.PathLike[str], study: Study[Any] | None = None
     is whole. Raises :class:`~mahalens.errors.RunFolderError` when the folder holds no finished
     run, when a record in it is damaged, or when it cannot be written.
     """
+    require_extra("report", "a report", "jinja2", "matplotlib", "rich")
     from mahalens.report.plots import draw_figures  # loads the drawing library
 
     folder = Path(folder)

@@ -230,7 +230,9 @@ class TestRows:
         with pytest.raises(InputError, match="no table 'nodes' of an audit; there are units, lay"):
             rows_of(record, "nodes")
         monkeypatch.setitem(sys.modules, "pandas", None)
-        with pytest.raises(InputError, match=r"pip install pandas, or use .*rows_of") as caught:
+        with pytest.raises(
+            InputError, match=r"pip install 'mahalens\[frames\]', or use .*rows_of"
+        ) as caught:
             record.to_frame()
         assert "\n" not in str(caught.value)
 

@@ -17,7 +17,7 @@ import msgspec
 from mahalens.auditing.record import AuditRecord, Settings
 from mahalens.auditing.record_tables import shortened
 from mahalens.auditing.verdict import RULE
-from mahalens.errors import InputError
+from mahalens.errors import InputError, require_extra
 from mahalens.files import write_file
 from mahalens.report.audit.payload import as_script, page_data
 from mahalens.report.audit.tables import layer_table, with_visible_text, words_of
@@ -74,6 +74,8 @@ def write_audit_report(
             f"a record of an audit is wanted, but {type(record).__name__} was given; "
             "mahalens.audit(model, data) and mahalens.load_audit(path) give one"
         )
+    modules = ("PIL", "jinja2", *(["matplotlib"] if figures else []))
+    require_extra("report", "the page of an audit", *modules)
     page = Path(folder) / "report.html"
     write_file(page, render_audit_page(record).encode("utf-8", errors="replace"))
     if figures:

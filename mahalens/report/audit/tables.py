@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import compress
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
-from rich.table import Column, Table
-from rich.text import Text
 
 from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.auditing.record_tables import Row, layer_row, shortened
 from mahalens.auditing.verdict import Verdict
 from mahalens.progress import printable
 from mahalens.report.numbers import MISSING, is_number, number
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -276,6 +278,9 @@ _NUMBERS = ("units", "dead", "rare", "saturated", "mirrored", "duplicate", "thro
 
 def layers_table(record: AuditRecord) -> Table:
     """Return a line for each layer: what it is, what is wrong with its units, and the verdict."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
     record = with_visible_text(record)
     perturbed = any(layer.perturbation is not None for layer in record.layers)
     title = f"{record.model}: {record.data.samples:,} samples"
@@ -302,6 +307,8 @@ def layers_table(record: AuditRecord) -> Table:
 
 
 def _terminal_row(layer: LayerRecord, perturbed: bool) -> list[str | Text]:
+    from rich.text import Text
+
     row, verdict = _row(layer), layer.verdict
     follows = "" if layer.activation == "none" else f" + {layer.activation}"
     counts = [row[f"{n}{'_pairs' * (n in ('mirrored', 'duplicate'))}"] for n in _NUMBERS[1:6]]
