@@ -183,6 +183,7 @@ LAYERS: dict[str, LayerKind] = {
     "Norm": LayerKind(),
 }
 """The layers that a chain may have, by name."""
+_ALIASES = {"Swish": "SiLU"}
 
 PARAMETRISED = tuple(kind for kind, entry in LAYERS.items() if entry.parameters)
 """Layers with units and parameters of their own."""
@@ -352,11 +353,12 @@ def mahalanobis_model(gaussian: Gaussian) -> nn.Sequential:
 
 def _parse_layer(text: str) -> Layer:
     """Read one layer; :class:`Chain` refuses kinds that do not exist."""
-    kind = re.split(r"\W", text, maxsplit=1)[0]
+    written = re.split(r"\W", text, maxsplit=1)[0]
+    kind = _ALIASES.get(written, written)
     if kind not in LAYERS:
         return Layer(text)
     entry = LAYERS[kind]
-    if match := re.fullmatch(entry.pattern, text.removeprefix(kind)):
+    if match := re.fullmatch(entry.pattern, text.removeprefix(written)):
         options = {name: value for name, value in match.groupdict().items() if value}
         with contextlib.suppress(ValueError):
             return Layer(kind, **{name: _OPTIONS[name].parse(options[name]) for name in options})

@@ -8,11 +8,12 @@ with ``2-neg`` if these are negated (outputs held to distances).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from mahalens import nn, train
 from mahalens.studies import claims, study
@@ -109,6 +110,13 @@ class ActivationsConfig(Config, frozen=True, kw_only=True):
     pixels: Annotated[str, Option("Kind of pixels.", "normalised", choices=PIXELS)] = "normalised"
     hidden: Annotated[int, study.hidden_option()] = 128
     learning_rate: Annotated[float, study.learning_rate_option()] = 1e-3
+
+    @classmethod
+    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+        """Fill in the options that are not given; ``swish`` is another name of ``silu``."""
+        if given.get("models"):
+            given["models"] = tuple(re.sub("^swish", "silu", name) for name in given["models"])
+        return super().with_defaults(published=published, **given)
 
 
 # --- Metrics ----------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ class TestText:
             ("Linear(10, bias=True)", Layer("Linear", 10, True), "Linear(10)"),
             ("OffsetL2(8, variant=paper)", Layer("OffsetL2", 8), "OffsetL2(8)"),
             ("LeakyReLU(0.01)", Layer("LeakyReLU"), "LeakyReLU"),
+            ("Swish", Layer("SiLU"), "SiLU"),
             ("LeakyReLU( 1e-5 )", Layer("LeakyReLU", slope=1e-5), "LeakyReLU(1e-05)"),
         ],
     )

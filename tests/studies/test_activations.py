@@ -43,6 +43,10 @@ def measures_of(config, model, first=0, count=1, data="digits"):
 # --- Models, options and claims ---------------------------------------------------------------
 
 
+def test_swish_is_silu():
+    assert make(models=("relu", "swish2-neg", "swish")).models == ("relu", "silu", "silu2-neg")
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_three_forms_of_every_activation(name):
     kind = ACTIVATIONS[name]

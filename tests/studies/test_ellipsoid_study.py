@@ -17,7 +17,9 @@ from mahalens.data import LabelledData, load_set, stream
 from mahalens.data.draws import DrawnCovariances, draw_ellipsoids, draw_points
 from mahalens.errors import InputError
 from mahalens.geometry import ellipsoids
+from mahalens.studies.claims import Evidence
 from mahalens.studies.ellipsoids import (
+    CLAIMS,
     DATA_METRICS,
     METHODS,
     STUDY,
@@ -72,6 +74,20 @@ SMALL = {"dim": 12, "count": 20, "ranks": (2, 5), "trials": 3, "steps": 60}
 )
 def test_deviations(options, wanted):
     assert make(**options).deviations() == wanted
+
+
+@pytest.mark.parametrize(("times", "holds"), [(20, True), (10, False)])
+def test_the_published_speed_is_15_times(times, holds):
+    noise = 1 + 0.01 * torch.randn(6, generator=torch.Generator().manual_seed(0)).numpy()
+    trials = {
+        ("", "elliptical", "final_error"): noise,
+        ("", "pca-l2-4", "final_error"): noise[::-1],
+        ("", "elliptical", "seconds"): times * noise,
+        ("", "pca-l2-4", "seconds"): noise[::-1],
+    }
+    claim = next(claim for claim in CLAIMS if claim.key == "rank-4-matches-full")
+    finding = claim.predicate.judge(Evidence(trials, {}, lambda *_: None))
+    assert finding.holds is holds
 
 
 def test_defaults_and_models():
