@@ -1,25 +1,28 @@
-"""Makes the tables of docs from run folders.
+"""Makes the tables of docs from run folders, for the terminal and for the site.
 
-    python docs/results.py [--metrics] [--tests] RUN...
-    python docs/results.py --readme | --draws | --claims RUN...
+    python docs/results.py [--show PARTS] [--models NAMES] [--metrics NAMES] RUN...
+    python docs/results.py --show figures|draws|verdicts RUN...
 
-Prints Markdown: for each run its command, versions, results by variant and claims; with
-``--metrics`` every metric with its spread, with ``--tests`` the tests between models. With
-``--readme`` one line per published figure and a column per run, with ``--draws`` one line per run
-(how MD_Abs fares on its draw of the Gaussian), with ``--claims`` the verdicts of all runs side by
-side. Nothing in those tables is typed by hand.
+Prints Markdown. ``PARTS`` are some of :data:`PARTS`, separated by commas, each about one run; or
+one of :data:`TOGETHER`, a table with all runs side by side. The site's pages hold the same request
+(see ``docs/_ext/runs.py``) and answer it from the records in ``docs/runs``, so that nothing in
+those tables is typed by hand. A run is a folder, or the name of one in ``docs/runs``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from mahalens.errors import RunFolderError
+import msgspec
+
+from mahalens.errors import InputError, RunFolderError
 from mahalens.report.numbers import number
-from mahalens.report.records import Row, RunRecords, load_runs
+from mahalens.report.records import Row, RunRecords, load_run
 from mahalens.report.run_tables import (
     about,
     all_endings,
@@ -29,80 +32,184 @@ from mahalens.report.run_tables import (
     outcomes_table,
     results_tables,
 )
-from mahalens.report.tables import Cell, Column, Table
+from mahalens.report.tables import SYMBOLS, Cell, Column, Table
+
+RUNS = Path(__file__).parent / "runs"
+"""The committed records: a folder for each run behind a figure."""
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--metrics", action="store_true", help="also every metric")
-    parser.add_argument("--tests", action="store_true", help="also the tests between models")
-    form = parser.add_mutually_exclusive_group()
-    for name, make in (("readme", readme), ("draws", draws), ("claims", claims)):
-        form.add_argument(f"--{name}", dest="make", action="store_const", const=make)
+    parser.add_argument("--show", default=DEFAULT, help=f"default: {DEFAULT}")
+    for what in ("models", "metrics"):
+        parser.add_argument(f"--{what}", default="", help=f"the {what} to show, in this order")
     options = parser.parse_args()
     try:
-        runs = load_runs(map(Path, options.runs))
-    except RunFolderError as error:
+        lines = render(options.runs, options.show, options.models, options.metrics)
+    except (InputError, RunFolderError) as error:
         parser.error(str(error))
-    if options.make is not None:
-        print_lines([options.make(runs).markdown()])
-        return
-    for records in runs.values():
-        print_lines(page(records, metrics=options.metrics, tests=options.tests))
-
-
-def print_lines(lines: list[str]) -> None:
-    """Write Markdown to the terminal."""
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def page(records: RunRecords, *, metrics: bool = False, tests: bool = False) -> list[str]:
-    """Return everything that a document shows of one run."""
+def render(runs: Sequence[str], show: str = "", models: str = "", metrics: str = "") -> list[str]:
+    """Return the lines of Markdown that a page asks for.
+
+    Args:
+        runs: folders, or names of folders in :data:`RUNS`.
+        show: parts of a run, or one table of several runs; by default :data:`DEFAULT`.
+        models: names of the models to show, separated by commas; by default all.
+        metrics: names of the metrics to show, in this order; by default those of the study.
+    """
+    parts = names_of(show or DEFAULT)
+    records = {name: narrowed(load(name), names_of(models), names_of(metrics)) for name in runs}
+    if not records:
+        raise InputError("no run is named; give the name of a folder in docs/runs")
+    if len(parts) == 1 and parts[0] in TOGETHER:
+        return [TOGETHER[parts[0]](records).markdown(), ""]
+    for part in parts:
+        if part not in PARTS:
+            raise InputError(f"{part}: unknown part; give {', '.join((*PARTS, *TOGETHER))}")
+    return [line for run in records.values() for part in parts for line in PARTS[part](run)]
+
+
+def names_of(text: str) -> list[str]:
+    """Return names that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def load(name: str) -> RunRecords:
+    """Read the records of a run: of a folder, or of a name in :data:`RUNS`."""
+    committed = RUNS / name
+    return load_run(committed if committed.is_dir() else Path(name))
+
+
+def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str]) -> RunRecords:
+    """Return the records of some models and metrics; refuse names that the run does not have."""
+    there = {row.model for row in records.summary.rows}, {r.metric for r in records.summary.rows}
+    for names, known in zip((models, metrics), there, strict=True):
+        if unknown := [name for name in names if name not in known]:
+            raise InputError(f"{records.folder.name} has no {unknown[0]}; give {', '.join(known)}")
+    summary = records.summary
+    if models:
+        summary = msgspec.structs.replace(
+            summary,
+            rows=[row for row in summary.rows if row.model in models],
+            outcomes=[outcome for outcome in summary.outcomes if outcome.model in models],
+            comparisons=[c for c in summary.comparisons if {c.a, c.b} <= set(models)],
+        )
+        keep = {
+            variant: {
+                metric: {model: own[model] for model in models if model in own}
+                for metric, own in trials.items()
+            }
+            for variant, trials in records.all_trials.items()
+        }
+        records = replace(records, all_trials=keep)
+    if metrics:
+        rows = [row for row in summary.rows if row.metric in metrics]
+        summary = msgspec.structs.replace(summary, rows=rows)
+        records = replace(records, study=replace(records.study, shown=tuple(metrics)))
+    return replace(records, summary=summary)
+
+
+# --- Parts of one run -------------------------------------------------------------------------
+
+
+def command(records: RunRecords) -> list[str]:
+    """Return how a run was made: command, versions, data and what was scaled."""
     config = records.config
-    lines = ["```sh", config.command, "```", ""]
-    lines += [
+    made_by = (
         f"mahalens {config.mahalens}, torch {config.torch}, threads: {config.threads}, engine: "
-        f"{config.engine}, seed {config.seed}. {about(records)} {all_endings(records)}",
-        "",
-    ]
-    tables = results_tables(records)
-    tables += metrics_tables(records) if metrics else []
-    tables += comparison_tables(records) if tests else []
-    tables += [outcomes_table(variant, only_odd=True) for variant in records.variants()]
-    tables.append(reasons(records) if not records.study.variant else claims({"": records}))
-    before: tuple[str, ...] = ()
-    for table in filter(None, tables):
-        if table.notes and table.notes != before and table.title != "Claims":
-            lines += [" ".join(table.notes), ""]
-        before = table.notes
-        lines += [*([f"**{table.title}**", ""] if table.title else []), table.markdown(), ""]
-    return lines
+        f"{config.engine}, seed {config.seed}. {about(records)} {all_endings(records)}"
+    )
+    return ["```sh", config.command, "```", "", made_by, ""]
 
 
-def claims(runs: dict[str, RunRecords]) -> Table:
-    """Return the verdict on each claim in each run."""
-    return claims_table(runs)
+def in_markdown(make: Callable[[RunRecords], Sequence[Table]]) -> Callable[[RunRecords], list[str]]:
+    """Return a part that writes tables with their titles, and each note once."""
+
+    def part(records: RunRecords) -> list[str]:
+        lines: list[str] = []
+        before: tuple[str, ...] = ()
+        for table in filter(None, make(records)):
+            if table.notes and table.notes != before:
+                lines += [" ".join(table.notes), ""]
+            before = table.notes
+            lines += [*([f"**{table.title}**", ""] if table.title else []), table.markdown(), ""]
+        return lines
+
+    return part
 
 
-def reasons(records: RunRecords) -> Table:
-    """Return each claim that a run measured, with its verdict and the numbers behind it."""
+def claims(records: RunRecords) -> list[Table]:
+    """Return the claims that a run measured: by variant, or with the numbers behind a verdict."""
+    if records.study.variant:
+        return [replace(claims_table({"": records}), title="", notes=())]
+    heads = ("Claim", "Verdict", "Published", "Why")
     lines = tuple(
-        (Cell(claim.statement), Cell(claim.verdict, verdict=True), Cell(claim.why))
+        (
+            Cell(claim.statement),
+            Cell(claim.verdict, verdict=True),
+            Cell(claim.published or "–"),
+            Cell(claim.why),
+        )
         for claim in records.summary.claims
         if claim.verdict != "not measured"
     )
-    return Table("Claims", tuple(Column(head, True) for head in ("claim", "verdict", "why")), lines)
+    return [Table("", tuple(Column(head, True) for head in heads), lines)]
 
 
-def readme(runs: dict[str, RunRecords]) -> Table:
+def outcomes(records: RunRecords) -> list[Table]:
+    """Return how trials ended, where there is more to say than that they are done."""
+    return [outcomes_table(variant, only_odd=True) for variant in records.variants()]
+
+
+PARTS: dict[str, Callable[[RunRecords], list[str]]] = {
+    "command": command,
+    "results": in_markdown(results_tables),
+    "metrics": in_markdown(metrics_tables),
+    "tests": in_markdown(comparison_tables),
+    "outcomes": in_markdown(outcomes),
+    "claims": in_markdown(claims),
+}
+"""What can be shown of a run: each a function of its records."""
+DEFAULT = "command,results,claims"
+
+
+# --- Several runs side by side ----------------------------------------------------------------
+
+
+def verdicts(runs: dict[str, RunRecords]) -> Table:
+    """Return how many claims of each run hold, fail, are undecided or were not measured."""
+    heads = [Column("Run", True), *(Column(verdict) for verdict in SYMBOLS)]
+    lines = []
+    for name, records in runs.items():
+        counts = Counter(claim.verdict for claim in records.summary.claims)
+        lines.append((Cell(name), *(Cell(str(counts[verdict])) for verdict in SYMBOLS)))
+    return Table("", tuple(heads), tuple(lines))
+
+
+def verdict_counts(runs: Sequence[str]) -> str:
+    """Return the verdicts of some runs in words: "5 hold, 2 fail, 1 undecided"."""
+    counts = Counter(claim.verdict for name in runs for claim in load(name).summary.claims)
+    words = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
+    parts = [
+        f"{counts[verdict]} {words.get(verdict, (verdict, verdict))[counts[verdict] != 1]}"
+        for verdict in ("holds", "fails", "undecided")
+        if counts[verdict]
+    ]
+    return ", ".join(parts) or "none measured"
+
+
+def figures(runs: dict[str, RunRecords]) -> Table:
     """Return one line per published figure: ours, theirs, and what explains the difference."""
     first = next(iter(runs.values()))
-    columns = [Column("", True), Column("model", True)]
+    columns = [Column("", True), Column("Model", True)]
     for records in runs.values():
-        columns += [Column(f"{records.config.options['dim']}-D here"), Column("published")]
-        columns.append(Column("differs by", True))
+        columns += [Column(f"{records.config.options['dim']}-D here"), Column("Published")]
+        columns.append(Column("Differs by", True))
     lines = []
     for metric, shown in first.study.metrics.items():
         for model in first.models():
@@ -141,7 +248,7 @@ def beside(records: RunRecords, row: Row | None) -> Iterator[Cell]:
 
 def draws(runs: dict[str, RunRecords]) -> Table:
     """Return how MD_Abs fares on each draw, ordered by condition number."""
-    heads = ("seed", "condition number of Σ", "training MSE, mean", "min to max", "sphericity norm")
+    heads = ("Seed", "Condition number of Σ", "Training MSE, mean", "Min to max", "Sphericity norm")
     lines = []
     for records in sorted(runs.values(), key=condition):
         loss, shape = records.row("abs", "train_mse"), records.row("abs", "sphericity")
@@ -149,7 +256,7 @@ def draws(runs: dict[str, RunRecords]) -> Table:
         head = (number(records.config.seed), number(condition(records)))
         cells = (*head, mean_of(loss), ends, mean_of(shape), basins(records, "abs"))
         lines.append(tuple(map(Cell, cells)))
-    return Table("", (*map(Column, heads), Column("trials lie at", True)), tuple(lines))
+    return Table("", (*map(Column, heads), Column("Trials lie at", True)), tuple(lines))
 
 
 def condition(records: RunRecords) -> float:
@@ -169,6 +276,15 @@ def mean_of(row: Row | None) -> str:
     if row is None or row.interval is None:
         return number(None if row is None else row.mean)
     return f"{number(row.mean)} ± {number((row.interval[1] - row.interval[0]) / 2, 2)}"
+
+
+TOGETHER: dict[str, Callable[[dict[str, RunRecords]], Table]] = {
+    "figures": figures,
+    "draws": draws,
+    "verdicts": verdicts,
+    "side-by-side": claims_table,
+}
+"""Tables with several runs: each a function of all their records."""
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_run_by_variant(results: Print, tmp_path: Path) -> None:
     assert lines[:3] == ["```sh", "mahalens run pretend --out runs/demo", "```"]
     assert "mahalens 0.1.0, torch 2.13.0" in lines[4]
     assert "58 done, 2 non-finite" in lines[4]
-    for part in ("**Iris**", "**Wine**", "| Model | accuracy | loss | turns |", "**Claims**"):
+    for part in ("**Iris**", "**Wine**", "| Model | accuracy | loss | turns |"):
         assert part in lines
     assert any(line.startswith("| bent | ") and "(91.5)" in line for line in lines)
     assert "| Claim | Iris | Wine | Published |" in lines
@@ -39,24 +40,38 @@ def test_a_run_by_variant(results: Print, tmp_path: Path) -> None:
 
 
 def test_more_tables_on_demand(results: Print, tmp_path: Path) -> None:
-    text = results("--tests", "--metrics", write_run(tmp_path / "run"))
+    text = results("--show", "tests, metrics", write_run(tmp_path / "run"))
     assert "| Pair | Difference | Cohen’s d | Preferred test | Its Holm p |" in text
     assert "| Model | Mean | Published | SD | 95 % interval |" in text
+    assert "mahalens run" not in text
+
+
+def test_some_models_and_metrics_in_their_order(results: Print, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    text = results("--show", "results", "--models", "bent", "--metrics", "loss,accuracy", run)
+    assert "| Model | loss | accuracy |" in text
+    assert "| bent | " in text
+    assert "| plain | " not in text
+    assert "| plain | " in results("--show", "results", run)
 
 
 def test_a_run_without_variants_has_reasons(results: Print, tmp_path: Path) -> None:
     text = results(write_run(tmp_path / "run", WITHOUT_VARIANTS))
-    assert "| claim | verdict | why |" in text
-    assert "| Bent is more accurate than Plain. | **holds** | bent averages" in text
+    assert "| Claim | Verdict | Published | Why |" in text
+    assert "| Bent is more accurate than Plain. | **holds** | " in text
+    assert "| bent averages" in text
 
 
 def test_claims_of_several_runs(results: Print, tmp_path: Path) -> None:
-    text = results("--claims", write_run(tmp_path / "a"), write_run(tmp_path / "b"))
-    assert text.splitlines()[0] == "| Claim | a | b | Published |"
+    runs = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    assert results("--show", "side-by-side", *runs).splitlines()[0].endswith("/b | Published |")
+    lines = results("--show", "verdicts", *runs).splitlines()
+    assert lines[0] == "| Run | holds | fails | undecided | not measured |"
+    assert lines[2].split(" | ", 1)[1] == lines[3].split(" | ", 1)[1]
 
 
-@pytest.mark.parametrize("form", ["--readme", "--draws"])
-def test_tables_of_the_readme(results: Print, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("form", ["figures", "draws"])
+def test_tables_of_the_gaussian_study(results: Print, tmp_path: Path, form: str) -> None:
     folders = []
     for seed, dim in enumerate((2, 10)):
         folder = write_run(tmp_path / f"{dim}-d", WITHOUT_VARIANTS)
@@ -70,9 +85,9 @@ def test_tables_of_the_readme(results: Print, tmp_path: Path, form: str) -> None
         new = {"facts": facts, "rows": [row], "outcomes": [outcome]}
         edit(folder / "summary.json", lambda r, new=new: r.update(new))
         folders.append(folder)
-    lines = results(form, *folders).splitlines()
-    if form == "--readme":
-        assert lines[0].startswith("|  | model | 2-D here | published | differs by | 10-D here |")
+    lines = results("--show", form, *folders).splitlines()
+    if form == "figures":
+        assert lines[0].startswith("|  | Model | 2-D here | Published | Differs by | 10-D here |")
         assert "| 0.120 ± 0.020 | 0.0500 | DLN |" in lines[2]
         assert "| 2 local minimum, 8 zero residual | – |" in lines[3]
     else:  # ordered by condition number
@@ -80,10 +95,64 @@ def test_tables_of_the_readme(results: Print, tmp_path: Path, form: str) -> None
         assert lines[3].startswith("| 0 | 50 |")
 
 
-def test_a_folder_that_is_not_there_is_one_line(
-    results: Print, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("none",), "no such folder"),
+        (("--show", "tabels", "RUN"), "tabels: unknown part; give command, results"),
+        (("--models", "bowed", "RUN"), "run has no bowed; give "),
+    ],
+)
+def test_errors_are_one_line(
+    results: Print,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
 ) -> None:
+    run = write_run(tmp_path / "run")
     with pytest.raises(SystemExit) as caught:
-        results(tmp_path / "none")
+        results(*(run if word == "RUN" else word for word in arguments))
     assert caught.value.code == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
+
+
+# --- The pages of the site --------------------------------------------------------------------
+
+RESULTS = runpy.run_path(str(SCRIPT))
+PAGES = sorted(path for path in SCRIPT.parent.rglob("*.md") if "_build" not in path.parts)
+DIRECTIVE = re.compile(r"^```+\{run\} *(.+)\n((?::.*\n)*)```+$", re.MULTILINE)
+ROLE = re.compile(r"\{verdicts\}`([^`]+)`")
+
+
+def requests() -> Iterator[tuple[Path, list[str], dict[str, str]]]:
+    """Yield the page, the runs and the options of every directive and role."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for names, options in DIRECTIVE.findall(text):
+            pairs = (line[1:].partition(":") for line in options.splitlines())
+            yield page, names.split(), {name: value.strip() for name, _, value in pairs}
+        for names in ROLE.findall(text):
+            yield page, names.split(), {"role": ""}
+
+
+def test_every_table_of_every_page_can_be_made() -> None:
+    studies = {page.stem for page in PAGES if page.parent.name == "studies"} - {"index"}
+    for page, names, options in requests():
+        there = all((RESULTS["RUNS"] / name).is_dir() for name in names)
+        if "optional" in options and not there:
+            continue
+        assert there, f"{page.name} names a run that docs/runs does not have: {names}"
+        if "role" in options:
+            assert re.fullmatch(r"(\d+ [a-z]+(, )?)+", RESULTS["verdict_counts"](names))
+            continue
+        wanted = {key: value for key, value in options.items() if key not in ("fold", "optional")}
+        lines = RESULTS["render"](names, **wanted)
+        assert any(line.startswith("| ") for line in lines), f"{page.name}: no table of {names}"
+        if page.stem in studies:
+            assert {RESULTS["load"](name).config.study for name in names} == {page.stem}
+
+
+def test_every_committed_run_is_used() -> None:
+    used = {name for _, names, _ in requests() for name in names}
+    assert {path.name for path in RESULTS["RUNS"].iterdir() if path.is_dir()} <= used
