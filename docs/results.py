@@ -32,7 +32,7 @@ from mahalens.report.run_tables import (
     outcomes_table,
     results_tables,
 )
-from mahalens.report.tables import SYMBOLS, Cell, Column, Table
+from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table
 
 RUNS = Path(__file__).parent / "runs"
 """The committed records: a folder for each run behind a figure."""
@@ -146,7 +146,7 @@ def in_markdown(make: Callable[[RunRecords], Sequence[Table]]) -> Callable[[RunR
 def claims(records: RunRecords) -> list[Table]:
     """Return the claims that a run measured: by variant, or with the numbers behind a verdict."""
     if records.study.variant:
-        return [replace(claims_table({"": records}), title="", notes=())]
+        return [replace(without_ids(claims_table({"": records})), title="", notes=())]
     heads = ("Claim", "Verdict", "Published", "Why")
     lines = tuple(
         (
@@ -159,6 +159,15 @@ def claims(records: RunRecords) -> list[Table]:
         if claim.verdict != "not measured"
     )
     return [Table("", tuple(Column(head, True) for head in heads), lines)]
+
+
+def without_ids(table: Table) -> Table:
+    """Return a table of claims without their ids, which stand below the statements."""
+    lines = tuple(
+        line if isinstance(line, Section) else (replace(line[0], below=""), *line[1:])
+        for line in table.lines
+    )
+    return replace(table, lines=lines)
 
 
 def outcomes(records: RunRecords) -> list[Table]:
@@ -179,6 +188,15 @@ DEFAULT = "command,results,claims"
 
 
 # --- Several runs side by side ----------------------------------------------------------------
+
+
+def side_by_side(runs: dict[str, RunRecords]) -> Table:
+    """Return the verdict on each claim in each run."""
+    table = without_ids(claims_table(runs))
+    lines = tuple(
+        line if isinstance(line, Section) else line[: len(runs) + 1] for line in table.lines
+    )
+    return replace(table, columns=table.columns[: len(runs) + 1], lines=lines)
 
 
 def verdicts(runs: dict[str, RunRecords]) -> Table:
@@ -282,7 +300,7 @@ TOGETHER: dict[str, Callable[[dict[str, RunRecords]], Table]] = {
     "figures": figures,
     "draws": draws,
     "verdicts": verdicts,
-    "side-by-side": claims_table,
+    "side-by-side": side_by_side,
 }
 """Tables with several runs: each a function of all their records."""
 
