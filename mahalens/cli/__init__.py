@@ -17,7 +17,7 @@ from mahalens._version import __version__
 from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
 from mahalens.cli.detect import detect
-from mahalens.cli.run import FOLDER, default_of, published_options, run
+from mahalens.cli.run import FOLDER, default_of, pool, published_options, run
 from mahalens.errors import Interrupted, MahalensError
 from mahalens.files import is_folder
 from mahalens.progress import printable
@@ -49,6 +49,7 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(pool)
 cli.add_command(audit)
 cli.add_command(diff)
 cli.add_command(detect)

@@ -247,6 +247,27 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
         finish(load_study(folder.config.study), folder, quiet=quiet, **where)
 
 
+@click.command()
+@click.argument("folders", type=FOLDER, metavar="DIR...", nargs=-1, required=True)
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder of the pooled run.")
+@click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
+@click.option("--quiet", is_flag=True, help="No tables.")
+def pool(folders: tuple[Path, ...], out: Path, force: bool, quiet: bool) -> None:
+    """Put the trials of several runs together, and judge the claims by all of them.
+
+    The runs differ in --seed and --trials alone. One run alone is judged anew.
+    """
+    with announced(quiet, "pool", *folders):
+        from mahalens.report import build_report
+        from mahalens.studies.run import pool as pool_runs
+
+        pool_runs(folders, out, force=force, command=shlex.join(["mahalens", *sys.argv[1:]]))
+        page = build_report(out)
+    if not quiet:
+        _print_results(out)
+    click.echo(f"report: {printable(page)}")
+
+
 @contextmanager
 def announced(quiet: bool, study: str, *sources: object) -> Iterator[None]:
     """Print a first line if loading torch and reading data takes longer than a moment."""

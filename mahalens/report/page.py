@@ -261,6 +261,7 @@ _RECORDS = {
     "summary.json": "the figures and verdicts on this page",
     "checksums.json": "SHA-256 of the records",
     "plots.safetensors": "the arrays behind the figures",
+    "measures.safetensors": "everything measured, for pooling with other runs",
     "weights": "the trained weights, or the points found, of every trial",
     "tensorboard": "event files for TensorBoard",
     "figures": "the figures on this page",

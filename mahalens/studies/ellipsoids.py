@@ -892,6 +892,7 @@ STUDY = Study(
     jobs=jobs,
     measure=measure,
     finish=finish,
+    pools=False,
     published=published,
     primary=("final_error", "error_density"),
     variant="",

@@ -23,18 +23,31 @@ from mahalens.files import LEFT_OVER, Fingerprint, contents, read_file, write_fi
 CONFIG, SUMMARY, TRIALS, CURVES = "config.json", "summary.json", "trials.csv", "curves.csv"
 GAUSSIAN, PLOTS, REPORT, LOCK = "gaussian.json", "plots.safetensors", "report.html", ".lock"
 COMPARISONS, LEVELS, CHECKSUMS = "comparisons.csv", "levels.csv", "checksums.json"
+MEASURES = "measures.safetensors"
 WEIGHTS, FIGURES, CHECKPOINTS = "weights", "figures", "checkpoints"
 TENSORBOARD = "tensorboard"
-_RECORDS = (SUMMARY, TRIALS, CURVES, COMPARISONS, LEVELS, CHECKSUMS, GAUSSIAN, PLOTS, REPORT)
+_TABLES = (TRIALS, CURVES, COMPARISONS, LEVELS)
+_RECORDS = (SUMMARY, CHECKSUMS, GAUSSIAN, MEASURES, PLOTS, REPORT, *_TABLES)
 _FOLDERS = {WEIGHTS: ".safetensors", FIGURES: ".png", CHECKPOINTS: ".safetensors"}
 Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+class Pooled(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several runs whose trials were put together: enough to make it again."""
+
+    seed: int
+    trials: int
+    command: str
+    mahalens: str
+    torch: str
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What ``config.json`` holds: everything needed to run it again.
 
     ``inputs`` are the fingerprints of the files that the run reads, ``checksum`` is that of all
-    that decides its numbers. Runs of earlier versions have neither.
+    that decides its numbers. Runs of earlier versions have neither. ``pooled`` lists the runs
+    whose trials were put together, if this is not a run of its own.
     """
 
     study: str
@@ -52,6 +65,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
     inputs: dict[str, Fingerprint] | None = None
     checksum: str | None = None
+    pooled: list[Pooled] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def digest(self) -> str:

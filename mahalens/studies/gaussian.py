@@ -771,6 +771,7 @@ STUDY = Study(
     writes=writes,
     reads=lambda config: (),
     finish=finish,
+    pools=False,
     published=published,
     group=lambda config, variant: {"dim": config.dim, "solver": config.solver},
     columns=("basin", "steps"),

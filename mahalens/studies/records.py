@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -130,6 +131,31 @@ def gather(study: Study[C], config: C, jobs: Sequence[tuple[Job, Mapping[str, Te
     return Results(joined, {})
 
 
+def pack_measures(measures: Mapping[tuple[str, str], Measures]) -> dict[str, Tensor]:
+    """Return everything measured but the weights as named tensors, for ``measures.safetensors``."""
+    variants = json.dumps([variant for variant, _ in measures]).encode()
+    tensors = {"variants": torch.frombuffer(bytearray(variants), dtype=torch.uint8)}
+    for place, ((_, model), own) in enumerate(measures.items()):
+        packed = pack({model: replace(own, weights={})})
+        tensors |= {f"{place:04d}|{name}": tensor for name, tensor in packed.items()}
+    return tensors
+
+
+def unpack_measures(tensors: Mapping[str, Tensor]) -> dict[tuple[str, str], Measures]:
+    """Return the measures that :func:`pack_measures` made tensors of."""
+    variants = json.loads(bytes(tensors["variants"].tolist()))
+    pieces: list[dict[str, Tensor]] = [{} for _ in variants]
+    for key, tensor in tensors.items():
+        if key != "variants":
+            place, name = key.split("|", 1)
+            pieces[int(place)][name] = tensor
+    joined = {}
+    for variant, piece in zip(variants, pieces, strict=True):
+        for model, own in unpack(piece).items():
+            joined[variant, model] = own
+    return joined
+
+
 def statuses_of(measures: Measures) -> list[str]:
     """Return how each trial ended."""
     if measures.statuses:
@@ -150,14 +176,18 @@ def non_finite(results: Results) -> Iterator[str]:
             yield f"{name_of(model, variant)}: trial{plural} {which} turned non-finite, and stopped"
 
 
+def weights_file(variant: str, model: str) -> str:
+    """Return the name of the file with a model's weights."""
+    return "-".join(filter(None, (variant, model))) + ".safetensors"
+
+
 def write_records(study: Study[C], config: C, folder: RunFolder, results: Results) -> None:
     """Write everything the report needs; the summary last, as it marks the run as finished."""
     measures = results.measures
     for (variant, model), own in measures.items():
         if own.weights:
-            file = "-".join(filter(None, (variant, model)))
-            chain = own.chain or None
-            folder.write_tensors(f"{WEIGHTS}/{file}.safetensors", own.weights, chain=chain)
+            file = f"{WEIGHTS}/{weights_file(variant, model)}"
+            folder.write_tensors(file, own.weights, chain=own.chain or None)
     for file, tensors in results.weights.items():
         folder.write_tensors(f"{WEIGHTS}/{file}.safetensors", tensors)
     by = (study.variant,) if study.variant else ()

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -32,12 +32,42 @@ from torch import Tensor
 from mahalens._version import __version__
 from mahalens.data.files import input_files
 from mahalens.errors import InputError, Interrupted, MahalensError, RunFolderError
-from mahalens.files import Fingerprint, fingerprint, fingerprint_of, write_file
+from mahalens.files import Fingerprint, fingerprint, fingerprint_of, read_file, write_file
 from mahalens.progress import HasProgress
-from mahalens.studies.folder import CHECKPOINTS, LOCK, RunConfig, RunFolder, now, read_config
-from mahalens.studies.records import gather, non_finite, pack, write_records
+from mahalens.studies.folder import (
+    CHECKPOINTS,
+    LOCK,
+    MEASURES,
+    WEIGHTS,
+    Pooled,
+    RunConfig,
+    RunFolder,
+    is_unchanged,
+    now,
+    read_config,
+)
+from mahalens.studies.records import (
+    gather,
+    join,
+    non_finite,
+    pack,
+    pack_measures,
+    unpack_measures,
+    weights_file,
+    write_records,
+)
 from mahalens.studies.registry import load_study
-from mahalens.studies.study import C, Config, Job, Study, flag_of, forget_data
+from mahalens.studies.study import (
+    C,
+    Config,
+    Job,
+    Measures,
+    Results,
+    Study,
+    flag_of,
+    forget_data,
+    name_of,
+)
 from mahalens.train import solve
 from mahalens.train.compiled import why_not
 
@@ -168,14 +198,148 @@ def execute(
     watcher.note("writing the records")
     loaded = [(job, folder.read_tensors(folder.path / result_file(job))) for job in jobs]
     results = gather(study, config, loaded)
-    results.facts, results.folder = facts, folder.path
+    results.facts = facts
+    for line in _conclude(study, config, folder, results):
+        watcher.note(line)
+    folder.drop_checkpoints()
+
+
+def _conclude(study: Study[C], config: C, folder: RunFolder, results: Results) -> list[str]:
+    """Write the records of a run; return what is worth a line."""
+    results.folder = folder.path
+    folder.write_tensors(MEASURES, pack_measures(results.measures))
     with thread_count(folder.config.threads):
         if study.finish is not None:
             study.finish(config, results)
-    for line in (*non_finite(results), *results.cautions):
-        watcher.note(line)
+    lines = [*non_finite(results), *results.cautions]
     write_records(study, config, folder, results)
-    folder.drop_checkpoints()
+    return lines
+
+
+# --- Pooling ----------------------------------------------------------------------------------
+
+_MAY_DIFFER = ("seed", "trials", "group", "budget", "tensorboard")
+
+
+def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: str = "") -> None:
+    """Put the trials of finished runs of one study together, and judge its claims by all of them.
+
+    So a long study can be run in pieces, on several machines or days: the same command with
+    another ``--seed`` each time. Options that decide a trial must be equal; trial i of a model
+    stays paired with trial i of the others. With a single folder the run is judged anew, by the
+    claims of this version.
+
+    Args:
+        folders: finished runs, each with its ``measures.safetensors``.
+        out: a new folder for the pooled run.
+        force: replace a run that ``out`` holds.
+        command: what the user typed, for the record.
+    """
+    records = [read_config(folder) for folder in folders]
+    study = load_study(records[0].study)
+    configs = [
+        RunFolder(p, r, FileLock(p / LOCK)).options(study.config)
+        for p, r in zip(folders, records, strict=True)
+    ]
+    _check_pool(study, folders, records, configs, out)
+    trials = sum(_trials_of(config) for config in configs)
+    config = msgspec.structs.replace(configs[0], trials=trials, budget=None)
+    deviations = config.deviations()
+    record = msgspec.structs.replace(
+        records[0],
+        created=now(),
+        protocol="scaled" if deviations else "published",
+        scaled=deviations,
+        command=command or " ".join(sys.argv),
+        options=msgspec.to_builtins(config),
+        pooled=[piece for own in zip(records, configs, strict=True) for piece in _pieces(*own)],
+    )
+    pieces = [_read_measures(folder) for folder in folders]
+    missing = {key for piece in pieces for key in pieces[0].keys() ^ piece.keys()}
+    if missing:
+        names = ", ".join(sorted(name_of(model, variant) for variant, model in missing))
+        raise InputError(f"{names}: not in every run; pool runs of the same models")
+    results = Results({key: _together([p[key] for p in pieces]) for key in pieces[0]}, {})
+    with RunFolder.create(out, record, force=force) as folder:
+        results.facts = study.check(config, None)
+        _conclude(study, config, folder, results)
+
+
+def _pieces(record: RunConfig, config: Config) -> list[Pooled]:
+    """Return the runs that a run is made of: itself, unless it was pooled before."""
+    if record.pooled is not msgspec.UNSET:
+        return record.pooled
+    own = {name: getattr(record, name) for name in ("seed", "command", "mahalens", "torch")}
+    return [Pooled(trials=_trials_of(config), **own)]
+
+
+def _together(pieces: Sequence[Measures]) -> Measures:
+    """Join the trials of several runs; weights only if all of them have them."""
+    if not all(piece.weights for piece in pieces):
+        pieces = [replace(piece, weights={}) for piece in pieces]
+    return join(pieces)
+
+
+def _trials_of(config: Config) -> int:
+    return int(getattr(config, "trials", 1))
+
+
+def _check_pool(
+    study: Study[C],
+    folders: Sequence[Path],
+    records: Sequence[RunConfig],
+    configs: Sequence[C],
+    out: Path,
+) -> None:
+    """Refuse runs that do not belong together."""
+    if not study.pools:
+        raise InputError(
+            f"{study.name} draws its problem from the seed, so that runs with other seeds are "
+            "other problems; give one run more --trials"
+        )
+    runs = zip(records, configs, strict=True)
+    seeds = [piece.seed for own in runs for piece in _pieces(*own)]
+    for folder, record, config in zip(folders, records, configs, strict=True):
+        if record.study != study.name:
+            raise InputError(f"{folder}: a run of {record.study}, not of {study.name}")
+        if folder.resolve() == out.resolve():
+            raise InputError(f"{folder}: cannot be pooled into itself; give --out another folder")
+        for name, value in msgspec.structs.asdict(config).items():
+            first = getattr(configs[0], name)
+            if name not in _MAY_DIFFER and value != first:
+                raise InputError(
+                    f"{folder}: --{flag_of(name)} is {value}, but {first} in {folders[0]}; pool "
+                    "runs that differ in --seed and --trials alone"
+                )
+        if record.inputs != records[0].inputs:
+            raise InputError(f"{folder}: its data differ from those of {folders[0]}")
+    if len(set(seeds)) < len(seeds):
+        raise InputError(
+            f"seeds {', '.join(map(str, seeds))}: the same seed twice has the same trials twice; "
+            "pool runs with different --seed"
+        )
+
+
+def _read_measures(folder: Path) -> dict[tuple[str, str], Measures]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        if not is_unchanged(folder, MEASURES):
+            raise RunFolderError(f"{folder / MEASURES}: has changed since the run wrote it")
+        measures = unpack_measures(load(read_file(folder / MEASURES)))
+        for (variant, model), own in measures.items():
+            weights = folder / WEIGHTS / weights_file(variant, model)
+            if weights.exists():  # a copy of a run may come without
+                measures[variant, model] = replace(own, weights=load(read_file(weights)))
+        return measures
+    except FileNotFoundError:
+        raise RunFolderError(
+            f"{folder}: has no {MEASURES}; finish the run, or run it again if an earlier version "
+            "made it"
+        ) from None
+    except (OSError, SafetensorError, LookupError, ValueError) as error:
+        raise RunFolderError(f"{folder / MEASURES}: cannot be read ({error})") from None
 
 
 def check_executor(executor: str, workers: int | None, scheduler: str | None) -> None:

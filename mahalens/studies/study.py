@@ -528,6 +528,7 @@ class Study(Generic[C]):
         thing: what one of the models is, for tables.
         protocol: what ``--published`` means: ``"published"``, or ``"full"`` where nothing was.
         titles: what people call variants that are not known everywhere.
+        pools: whether trials of runs with other seeds are trials of the same problem.
         advice: sentences for a user's own data, from the rows of the summary; printed last.
     """
 
@@ -564,6 +565,7 @@ class Study(Generic[C]):
     thing: str = "model"
     protocol: Literal["published", "full"] = "full"
     titles: Mapping[str, str] = field(default_factory=dict)
+    pools: bool = True
     advice: Callable[[Sequence[Any]], Sequence[str]] | None = None
 
     def look(self, model: str) -> Model:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from safetensors.numpy import load_file
-from small_runs import SMALL, Watcher, config_of, go_on, make_run
+from small_runs import SMALL, Run, Watcher, config_of, go_on, make_run
 
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.studies.folder import RunConfig, RunFolder
 from mahalens.studies.registry import STUDIES, load_study
-from mahalens.studies.run import execute, start
+from mahalens.studies.run import execute, pool, start
 from mahalens.studies.study import SOURCES, variant_name
 
 VERDICTS = {"holds", "fails", "undecided", "not measured"}
@@ -359,3 +359,61 @@ def test_runs_of_earlier_options_can_be_read(tmp_path, finished):
 def test_a_folder_of_another_study_is_refused(finished):
     with RunFolder.open(finished("gaussian").path) as folder, pytest.raises(RunFolderError):
         execute(load_study("hybrid"), folder, Watcher())
+
+
+# --- Pooling ----------------------------------------------------------------------------------
+
+POOLED = [name for name in STUDIES if load_study(name).pools]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POOLED)
+def test_pooled_runs_have_the_trials_of_all(name, finished, tmp_path):
+    first, second = finished(name), make_run(name, tmp_path / "second", seed=1)
+    pool([first.path, second.path], tmp_path / "both")
+    both = Run(tmp_path / "both")
+    by = load_study(name).variant
+
+    def trials(run, shift=0):
+        return {
+            (row["model"], row.get(by), int(row["trial"]) + shift): row["status"]
+            for row in run.trials
+        }
+
+    count = config_of(name).trials
+    assert trials(both) == trials(first) | trials(second, count)
+    primary = load_study(name).primary_of(first.trials[0])
+    for model in {row["model"] for row in first.trials}:
+        wanted = [row[primary] for run in (first, second) for row in run.of(model)]
+        assert sorted(row[primary] for row in both.of(model)) == sorted(wanted)
+    assert [piece["seed"] for piece in both.config["pooled"]] == [0, 1]
+    assert both.config["options"]["trials"] == 2 * count
+    weights = {file.name for file in (first.path / "weights").glob("*")}
+    assert weights == {file.name for file in (both.path / "weights").glob("*")}
+
+
+@pytest.mark.parametrize("name", ["representation", "init"])
+def test_pooling_one_run_judges_it_anew(name, finished, tmp_path):
+    run = finished(name)
+    pool([run.path], tmp_path / "again")
+    assert Run(tmp_path / "again").numbers() == run.numbers()
+
+
+def test_pooling_refuses_runs_that_do_not_belong_together(finished, tmp_path):
+    run, other = finished("init"), finished("hybrid")
+    longer = make_run("init", tmp_path / "longer", seed=1, epochs=3)
+    refused = [
+        ([run, run], "same seed twice"),
+        ([run, other], "a run of hybrid, not of init"),
+        ([run, longer], "--epochs is 3, but 2"),
+        ([finished("gaussian")], "draws its problem from the seed"),
+    ]
+    for runs, message in refused:
+        with pytest.raises(InputError, match=message):
+            pool([one.path for one in runs], tmp_path / "out")
+    with pytest.raises(InputError, match="into itself"):
+        pool([longer.path], longer.path, force=True)
+    (longer.path / "measures.safetensors").unlink()
+    with pytest.raises(RunFolderError, match=r"has changed|has no measures"):
+        pool([longer.path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
