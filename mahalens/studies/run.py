@@ -237,6 +237,9 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
     """
     records = [read_config(folder) for folder in folders]
     study = load_study(records[0].study)
+    for folder, record in zip(folders, records, strict=True):
+        if record.study != study.name:
+            raise InputError(f"{folder}: a run of {record.study}, not of {study.name}")
     configs = [
         RunFolder(p, r, FileLock(p / LOCK)).options(study.config)
         for p, r in zip(folders, records, strict=True)
@@ -260,9 +263,9 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
         names = ", ".join(sorted(name_of(model, variant) for variant, model in missing))
         raise InputError(f"{names}: not in every run; pool runs of the same models")
     results = Results({key: _together([p[key] for p in pieces]) for key in pieces[0]}, {})
-    with RunFolder.create(out, record, force=force) as folder:
+    with RunFolder.create(out, record, force=force) as pooled:
         results.facts = study.check(config, None)
-        _conclude(study, config, folder, results)
+        _conclude(study, config, pooled, results)
 
 
 def _pieces(record: RunConfig, config: Config) -> list[Pooled]:
@@ -300,8 +303,6 @@ def _check_pool(
     runs = zip(records, configs, strict=True)
     seeds = [piece.seed for own in runs for piece in _pieces(*own)]
     for folder, record, config in zip(folders, records, configs, strict=True):
-        if record.study != study.name:
-            raise InputError(f"{folder}: a run of {record.study}, not of {study.name}")
         if folder.resolve() == out.resolve():
             raise InputError(f"{folder}: cannot be pooled into itself; give --out another folder")
         for name, value in msgspec.structs.asdict(config).items():
