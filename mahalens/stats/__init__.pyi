@@ -1,8 +1,10 @@
 from .comparisons import Comparison as Comparison
 from .comparisons import FamilyComparison as FamilyComparison
 from .comparisons import PairedComparison as PairedComparison
+from .comparisons import SummaryComparison as SummaryComparison
 from .comparisons import compare as compare
 from .comparisons import compare_family as compare_family
+from .comparisons import compare_summaries as compare_summaries
 from .comparisons import holm as holm
 from .comparisons import paired_lower as paired_lower
 from .equivalence import Equivalence as Equivalence

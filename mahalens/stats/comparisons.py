@@ -394,6 +394,66 @@ def _noncentral_cdf(t: float, df: float, noncentrality: float) -> float:
     return float(weights @ beyond / weights.sum())
 
 
+class SummaryComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Student's unpaired t-test of two printed summaries, ``a - b``; the p-value is two-sided.
+
+    ``t_range`` and ``d_range`` are the ends that rounding of the printed numbers leaves open.
+    """
+
+    t: float
+    df: int
+    p_value: float
+    cohens_d: float
+    t_range: tuple[float, float]
+    d_range: tuple[float, float]
+
+
+def compare_summaries(
+    a: tuple[float, float], b: tuple[float, float], n: int, rounding: float = 0.0
+) -> SummaryComparison:
+    """Recompute t and Cohen's d from printed means and standard deviations, for checking papers.
+
+    ``t = (ā - b̄) / (s √(2/n))`` and ``d = (ā - b̄) / s`` with ``s² = (s_a² + s_b²) / 2``: Student's
+    test for two independent samples of the same size, with 2n - 2 degrees of freedom.
+
+    Args:
+        a: mean and standard deviation of one sample.
+        b: the same of the other.
+        n: size of each sample.
+        rounding: how far a printed number may be from the true one, such as 0.005 for two decimals.
+
+    Example:
+        >>> result = compare_summaries((95.35, 0.17), (95.26, 0.19), 20, rounding=0.005)
+        >>> round(result.t, 2), result.df, round(result.cohens_d, 2)
+        (1.58, 38, 0.5)
+        >>> [round(end, 2) for end in result.t_range]
+        [1.37, 1.8]
+    """
+    if n < 2 or not (a[1] >= 0 and b[1] >= 0 and max(a[1], b[1]) > rounding >= 0):
+        raise InputError(
+            f"samples of {n} with standard deviations {a[1]:g} and {b[1]:g}, rounded by up to "
+            f"{rounding:g}; give at least 2 each, and a deviation larger than the rounding"
+        )
+    per_t = math.sqrt(2 / n)
+
+    def student(shift: float, spread: float) -> tuple[float, float]:
+        first, second = (max(0.0, std + spread) for _, std in (a, b))
+        result = stats.ttest_ind_from_stats(a[0] + shift, first, n, b[0] - shift, second, n)
+        return float(result[0]), float(result[1])
+
+    t, p = student(0.0, 0.0)
+    ends = [student(i * rounding, j * rounding)[0] for i in (-1, 1) for j in (-1, 1)]
+    low, high = min(ends), max(ends)
+    return SummaryComparison(
+        t=t,
+        df=2 * n - 2,
+        p_value=p,
+        cohens_d=t * per_t,
+        t_range=(low, high),
+        d_range=(low * per_t, high * per_t),
+    )
+
+
 class FamilyComparison(msgspec.Struct, frozen=True):
     """Two models of a family with the p-values of each test, Holm-adjusted over the family.
 
