@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ from mahalens._version import __version__
 from mahalens.cli.audit import audit, diff
 from mahalens.cli.data import data
 from mahalens.cli.detect import detect
-from mahalens.cli.run import FOLDER, default_of, pool, published_options, run
-from mahalens.errors import Interrupted, MahalensError
+from mahalens.cli.run import FOLDER, completing, default_of, pool, published_options, run
+from mahalens.data.named import CATALOGUE
+from mahalens.errors import InputError, Interrupted, MahalensError
 from mahalens.files import is_folder
 from mahalens.progress import printable
 from mahalens.studies.registry import STUDIES, load_study
@@ -26,6 +28,16 @@ from mahalens.studies.study import Study, flag_of
 
 if TYPE_CHECKING:
     from mahalens.report.tables import Table
+
+_COMPLETE = "_MAHALENS_COMPLETE"
+"""The variable by which a shell asks for completions, however the command was started."""
+_TOPICS = {
+    "data": "data sets and pretrained networks",
+    "models": "what a study compares",
+    "options": "flags with defaults and published values",
+    "metrics": "what a study measures",
+    "claims": "what a study decides",
+}
 
 
 class _Commands(click.Group):
@@ -57,30 +69,69 @@ cli.add_command(data)
 
 
 @cli.command("list")
-@click.argument("study", required=False)
-def list_(study: str | None) -> None:
-    """List studies and data sets; of a STUDY, its models, options and metrics."""
-    if study is not None:
-        _list_study(load_study(study))
-        return
-    from mahalens.data.named import CATALOGUE
+@click.argument(
+    "words",
+    nargs=-1,
+    metavar="[STUDY|TOPIC]...",
+    shell_complete=completing({**dict.fromkeys(STUDIES, "a study"), **_TOPICS}),
+)
+def list_(words: tuple[str, ...]) -> None:
+    """List the studies, each with its question.
 
-    _show_entries("Studies", {name: load_study(name).question for name in STUDIES})
-    _show_entries("Data", CATALOGUE)
+    A STUDY lists all about that study. A TOPIC (data, models, options, metrics, claims) lists that
+    alone: of the studies beside it, or of all.
+    """
+    studies = [word for word in words if word in STUDIES]
+    topics = [word for word in words if word in _TOPICS]
+    for word in words:
+        if word not in STUDIES and word not in _TOPICS:
+            raise InputError(
+                f"{word!r} cannot be listed; give a study ({', '.join(STUDIES)}) or a topic "
+                f"({', '.join(_TOPICS)})"
+            )
+    if "data" in topics:
+        _show_entries("Data", CATALOGUE)
+        topics.remove("data")
+    if not words:
+        _list_studies()
+    for name in studies or (STUDIES if topics else ()):
+        study = load_study(name)
+        click.echo(f"{name}: {study.question}")
+        for topic in topics or [topic for topic in _TOPICS if topic != "data"]:
+            _PARTS[topic](study)
 
 
-def _list_study(study: Study[Any]) -> None:
-    from mahalens.report.run_tables import label_of
+def _list_studies() -> None:
+    """Print all studies on one screen, and what else can be listed."""
+    text = click.HelpFormatter(width=min(shutil.get_terminal_size().columns, 110))
+    with text.section("Studies (mahalens run STUDY --out DIR)"):
+        text.write_dl([(name, load_study(name).question) for name in STUDIES])
+    text.write_paragraph()
+    text.write_text(f"More: mahalens list STUDY, or a topic: {', '.join(_TOPICS)}")
+    click.echo(text.getvalue().rstrip("\n"))
 
-    click.echo(study.question)
+
+def _list_models(study: Study[Any]) -> None:
     models = {
         name: f"{model.label}: {model.text}" if model.text else model.label
         for name, model in study.models.items()
     }
     _show_entries(f"{study.thing.capitalize()}s", models)
-    _options_table(study).show()
+
+
+def _list_metrics(study: Study[Any]) -> None:
+    from mahalens.report.run_tables import label_of
+
     metrics = {n: f"{label_of(m)}. {m.explanation}".strip() for n, m in study.metrics.items()}
     _show_entries("Metrics", metrics)
+
+
+def _list_claims(study: Study[Any]) -> None:
+    from mahalens.report.tables import Cell, Column, Table
+
+    claims = study.claims_of(study.config.with_defaults())
+    lines = tuple((Cell(claim.statement, below=claim.key),) for claim in claims)
+    Table("Claims", (Column("statement", True),), lines).show()
 
 
 def _options_table(study: Study[Any]) -> Table:
@@ -104,6 +155,14 @@ def _options_table(study: Study[Any]) -> Table:
             ]
     heads = ("option", "meaning", "default", "with --published")
     return Table("Options", tuple(Column(head, True) for head in heads), tuple(lines))
+
+
+_PARTS: dict[str, Callable[[Study[Any]], None]] = {
+    "models": _list_models,
+    "options": lambda study: _options_table(study).show(),
+    "metrics": _list_metrics,
+    "claims": _list_claims,
+}
 
 
 def _show_entries(title: str, entries: Mapping[str, str]) -> None:
@@ -158,7 +217,7 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, complete_var=_COMPLETE)
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
             click.echo(error.format_message())

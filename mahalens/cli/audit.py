@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mahalens.cli.run import FOLDER, CommaSeparated, Shares, WholeNumbers
+from mahalens.cli.run import (
+    DATA_SETS,
+    FOLDER,
+    CommaSeparated,
+    Shares,
+    WholeNumbers,
+    completing,
+)
 from mahalens.data.named import PIXELS, SPLITS
 from mahalens.errors import InputError
 from mahalens.progress import Display, HasProgress, printable
@@ -39,6 +46,7 @@ WIDEST = 160
     metavar="NAME|FILE|DIR",
     help="digits, mnist, fashion-mnist, cifar10; an npz or safetensors file with x and perhaps y; "
     "or a folder with a folder of images for each class.",
+    shell_complete=completing(DATA_SETS, files=True),
 )
 @click.option(
     "--trust",

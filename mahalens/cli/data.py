@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mahalens.cli.run import FOLDER
+from mahalens.cli.run import FOLDER, completing
 from mahalens.data.named import CATALOGUE, GROUP, PUBLISHED, SEQUENCES, find_set, home_of
 from mahalens.errors import InputError
 
@@ -19,7 +19,11 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("name", metavar="|".join([*PUBLISHED, ALL]))
+@click.argument(
+    "name",
+    metavar="|".join([*PUBLISHED, ALL]),
+    shell_complete=completing({name: CATALOGUE.get(name, "") for name in (*PUBLISHED, ALL)}),
+)
 @click.option(
     "--from",
     "folder",

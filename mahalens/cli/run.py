@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
@@ -14,17 +14,48 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from mahalens._stopping import stopped
+from mahalens.data.named import CATALOGUE, WEIGHTS
 from mahalens.errors import InputError, Interrupted
 from mahalens.progress import printable
 from mahalens.studies.registry import STUDIES, load_study
 from mahalens.studies.study import Config, Option, Study, flag_of, type_of
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from mahalens.studies.folder import RunFolder
 
 FOLDER = click.Path(path_type=Path)
 SILENCE = 0.5
 """Seconds after which a run that has shown nothing says what it is doing."""
+DATA_SETS = {name: text for name, text in CATALOGUE.items() if name not in WEIGHTS}
+
+
+def completing(
+    choices: Mapping[str, str], *, several: bool = False, files: bool = False
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return the tab completion of a value: names with their meaning, or else ``files``.
+
+    With ``several`` the last of the names between commas is completed, to one not yet there.
+    """
+
+    def complete(
+        ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        first, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        items = [
+            CompletionItem(f"{first}{comma}{name}", help=text)
+            for name, text in choices.items()
+            if name.startswith(last) and name not in first.split(",")
+        ]
+        return items or [CompletionItem(incomplete, type="file")] * files
+
+    return complete
+
+
+_EXECUTORS = {"processes": "processes on this machine", "dask": "workers of Dask"}
 _EXECUTION = (
     click.Option(
         ["--executor"],
@@ -32,6 +63,7 @@ _EXECUTION = (
         show_default=True,
         metavar="processes|dask",
         help="Where jobs are computed.",
+        shell_complete=completing(_EXECUTORS),
     ),
     click.Option(
         ["--workers"], type=int, help="Processes on this machine.  [default: what suits the study]"
@@ -166,7 +198,17 @@ def _parameter(study: Study[Any], name: str, option: Option) -> click.Option:
     metavar = option.metavar or (kind.name if several else None)
     if option.choices and len(option.choices) <= _FEW and not option.metavar:
         metavar = ("," if several else "|").join(option.choices)
-    return click.Option(words, type=FOLDER if option.file else kind, metavar=metavar, help=help_)
+    of_data = name == "data"
+    names = completing(
+        option.choices or (DATA_SETS if of_data else {}), several=several, files=of_data
+    )
+    return click.Option(
+        words,
+        type=FOLDER if option.file else kind,
+        metavar=metavar,
+        help=help_,
+        shell_complete=None if option.file else names,
+    )
 
 
 def default_of(option: Option) -> str:

@@ -8,8 +8,9 @@ import warnings
 
 import numpy as np
 import pytest
+from click.shell_completion import BashComplete
 
-import mahalens
+import mahalens.cli
 from mahalens.data import load_gaussian
 from mahalens.studies.registry import STUDIES, load_study
 
@@ -66,21 +67,78 @@ def test_no_command_shows_the_help(cli):
     assert "claims" in outcome.out
 
 
-def test_list_names_studies_and_data(cli):
+def test_list_names_the_studies_on_one_screen(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     outcome = cli("list")
     assert (outcome.code, outcome.err) == (0, "")
-    for word in (*STUDIES, "Studies", "Data", "digits", "fashion-mnist", "breast-cancer"):
-        assert word in outcome.out
-    assert "beat pure ones, where units are many and few?" in words_of(outcome.out)
+    for study in STUDIES:
+        assert f"{study} {load_study(study).question}" in words_of(outcome.out)
+    lines = outcome.out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].endswith("or a topic: data, models, options, metrics, claims")
+
+
+def test_list_of_a_topic(cli):
+    data = cli("list", "data").out
+    assert all(word in data for word in ("digits", "breast-cancer", "mobilenet-v2"))
+    assert "hybrid" not in data
+    claims = cli("list", "claims").out
+    assert all(f"{study}: {load_study(study).question}" in claims for study in STUDIES)
+    assert "half-beats-relu" in claims
+    assert "--trials" not in claims
+    both = cli("list", "hybrid", "metrics", "models").out
+    assert all(word in both for word in ("hybrid: Do layers", "abs-50", "test_accuracy"))
+    assert not any(word in both for word in ("--trials", "half-beats-relu", "gaussian"))
+
+
+def test_list_refuses_other_words(cli):
+    outcome = cli("list", "nonsense")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("mahalens: 'nonsense' cannot be listed; give a study (gaussian, ")
+
+
+@pytest.mark.parametrize(
+    ("line", "answers"),
+    [
+        ("run hyb", ["plain,hybrid"]),
+        ("run hybrid --da", ["plain,--data"]),
+        ("run hybrid --data fa", ["plain,fashion-mnist"]),
+        ("run hybrid --data digits,iris,di", ["file,digits,iris,di"]),  # digits is there already
+        ("run hybrid --data digits,wi", ["plain,digits,wine"]),
+        ("run hybrid --models abs-0,narrow-d", ["plain,abs-0,narrow-double"]),
+        ("run hybrid --executor d", ["plain,dask"]),
+        ("run hybrid --out som", ["file,som"]),
+        ("audit nets:build --data mn", ["plain,mnist"]),
+        ("detect nets:build --unknown ./mine", ["file,./mine"]),
+        ("data fetch mob", ["plain,mobilenet-v2"]),
+        ("list cl", ["plain,claims"]),
+    ],
+)
+def test_tab_completion(line, answers):
+    shell = BashComplete(mahalens.cli.cli, {}, "mahalens", "")
+    *words, incomplete = line.split()
+    items = shell.get_completions(words, incomplete)
+    assert [shell.format_completion(item) for item in items] == answers
+
+
+def test_a_shell_asks_for_completions(process, monkeypatch):
+    monkeypatch.setenv("_MAHALENS_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "mahalens run hyb")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert process().out == "plain,hybrid\n"
+    monkeypatch.setenv("_MAHALENS_COMPLETE", "zsh_source")
+    assert "_MAHALENS_COMPLETE=zsh_complete" in process().out
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_list_of_a_study_names_models_options_and_metrics(cli, study):
+def test_list_of_a_study_names_models_options_metrics_and_claims(cli, study):
     outcome = cli("list", study)
     assert (outcome.code, outcome.err) == (0, "")
     known = load_study(study)
     choices = [name for option in known.config.options().values() for name in option.choices]
-    for word in (*known.models, *known.metrics, *flags_of(study), *choices):
+    claims = [claim.key for claim in known.claims_of(known.config.with_defaults())]
+    for word in (*known.models, *known.metrics, *flags_of(study), *choices, *claims):
         assert word in outcome.out
 
 

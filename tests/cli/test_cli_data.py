@@ -197,7 +197,7 @@ class TestList:
         assert f"are kept in {machine}/[red]x\\x1b[2J; set" in shown
 
     def test_the_other_list_knows_the_sets(self, cli):
-        assert "cifar10" in cli("list").out
+        assert "cifar10" in cli("list", "data").out
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ print(json.dumps(loaded))
 @pytest.mark.parametrize(
     ("commands", "code"),
     [
-        ("--help;run --help;run gaussian --help;run transfer --help;list;data list", 0),
+        ("--help;run --help;run gaussian --help;run transfer --help;list;list claims;data list", 0),
         ("run;run gaussian --trials 0 --out x;run heads --reject-rate 2 --out x;run --resume x", 2),
     ],
 )
