@@ -120,6 +120,15 @@ def start_of(chain: Chain, seed: int, trials: Sequence[int], device: str = "cpu"
     return start if device == "cpu" else TrialStack(start.model, start.values.to(device))
 
 
+def with_first_scaled(stack: TrialStack, factor: float) -> TrialStack:
+    """Return the trials with the weights of their first layer, not its bias, multiplied."""
+    if factor == 1:
+        return stack
+    tensors = {**stack.tensors()}
+    tensors["0.weight"] = tensors["0.weight"] * factor
+    return TrialStack.from_tensors(stack.model, tensors)
+
+
 class Trained(NamedTuple):
     """Trials of one network: as they started, their solver, and epochs and test accuracies."""
 
@@ -149,11 +158,15 @@ def train_networks(
     *,
     kind: Any = SGD,
     share: tuple[float, float] = (0.0, 0.95),
+    first: float = 1.0,
 ) -> Trained:
-    """Train some trials by full-batch descent, and test them on the way."""
+    """Train some trials by full-batch descent, and test them on the way.
+
+    ``first`` multiplies the weights that the first layer starts from.
+    """
     x, test_x = inputs
     y, test_y = data.y.to(x.device), data.test_y.to(x.device)
-    start = start_of(chain, config.seed, trials, config.device)
+    start = with_first_scaled(start_of(chain, config.seed, trials, config.device), first)
     objective = CrossEntropy(start.model, x, y, engine=context.engine)
     solver = kind(objective, start, config.epochs, lr=config.learning_rate)
 

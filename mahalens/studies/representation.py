@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from mahalens.data import LabelledData
+    from mahalens.studies.networks import Reading
     from mahalens.studies.run import Context
     from mahalens.train import TrialStack
 
@@ -249,6 +250,14 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
     ]
     hidden: Annotated[int, study.hidden_option()] = 128
     learning_rate: Annotated[float, study.learning_rate_option()] = 1e-3
+    init_scale: Annotated[
+        float,
+        Option("Factor on the first layer's starting weights.", 1.0, published=1.0, least=1e-9),
+    ] = 1.0
+    rate_scale: Annotated[
+        float,
+        Option("Factor on the step of the first layer's weights.", 1.0, published=1.0, least=1e-9),
+    ] = 1.0
     nodes: Annotated[
         tuple[int, ...],
         Option("Hidden nodes with distributions to draw.", (), shown="the most telling", least=0),
@@ -336,6 +345,32 @@ METRICS: dict[str, Metric] = {
         None,
         log=True,
     ),
+    "prototype_shift": Metric(
+        "Way of the prototypes",
+        "Of OffsetL2: how far training moves mu of a class, in lengths of the mean of the class's "
+        "hidden activations, averaged over classes.",
+        "lengths",
+        None,
+    ),
+    "prototypes_own": Metric(
+        "Prototypes at their own class",
+        "Of OffsetL2: share of the classes to whose mu the mean of the class itself is the "
+        "nearest of all class means.",
+        "%",
+        "high",
+    ),
+    "lost_without_mu": Metric(
+        "Accuracy lost without prototypes",
+        "Of OffsetL2: test accuracy less that with every mu at 0.",
+        "points",
+        None,
+    ),
+    "lost_without_alpha": Metric(
+        "Accuracy lost without scales",
+        "Of OffsetL2: test accuracy less that with every alpha at 1.",
+        "points",
+        None,
+    ),
     "gap_from_dead": Metric(
         "Gap explained by dead outputs",
         "With ReLU outputs: accuracy that the baseline of the same trial has on the classes whose "
@@ -399,6 +434,24 @@ _PAPER_CLAIMS: claims.Rows = {
     "l2-has-the-smallest-spread": (
         "OffsetL2 has the smallest spread: each of the six varies more than Abs-L2.",
         claims.every(_vary(model, "abs-l2") for model in PRIMARY),
+    ),
+    "l2-learns-prototypes": (
+        "OffsetL2-Neg learns prototypes: over half of all mu lie nearest to their own class.",
+        claims.every(
+            Average("prototypes_own", f"{m}-l2-neg", "above", 50.0) for m in ("relu", "abs")
+        ),
+    ),
+    "l2-needs-its-prototypes": (
+        "OffsetL2-Neg classifies by its prototypes: with mu at 0 it loses more than a point.",
+        claims.every(
+            Average("lost_without_mu", f"{m}-l2-neg", "above", 1.0) for m in ("relu", "abs")
+        ),
+    ),
+    "l2-needs-its-scales": (
+        "OffsetL2-Neg classifies by its scales: with alpha at 1 it loses more than a point.",
+        claims.every(
+            Average("lost_without_alpha", f"{m}-l2-neg", "above", 1.0) for m in ("relu", "abs")
+        ),
     ),
     "relu2-outputs-die": (
         "Output nodes of ReLU2 die: more than a tenth is never active.",
@@ -562,7 +615,11 @@ def measure(config: RepresentationConfig, job: Job, context: Context) -> Mapping
     data = of.training_data(config.data, config.train_size, config.seed)
     inputs = of.pixel_inputs(data, job.variant, config.device)
     chain = nn.Chain.parse(text_of(job.work, data.classes, config.hidden), inputs=data.inputs)
-    trained = of.train_networks(config, chain, job.trials, data, inputs, context)
+    # A step of the weights on a x, read as weights on x, is a^2 times as long.
+    a = math.sqrt(config.rate_scale)
+    inputs = inputs if a == 1 else (inputs[0] * a, inputs[1] * a)
+    first = config.init_scale / a
+    trained = of.train_networks(config, chain, job.trials, data, inputs, context, first=first)
     solver = trained.solver
     epochs, losses = solver.curve
     with thread_count(1):
@@ -576,7 +633,7 @@ def measure(config: RepresentationConfig, job: Job, context: Context) -> Mapping
         curves={"train_loss": (epochs, losses.T), "test_accuracy": trained.curve},
         plots=latent,
         trial_plots=plots,
-        weights=solver.stack.tensors(),
+        weights=of.with_first_scaled(solver.stack, a).tensors(),
         chain=str(chain),
         columns={"steps": solver.steps.tolist()},
         statuses=of.statuses(trained.codes),
@@ -609,6 +666,8 @@ def _read(
         "dead_outputs_start": before.activity()["dead_outputs"],
         **centre_metrics(positions),
     }
+    if "l2" in job.work:
+        metrics |= prototype_metrics(start, stack, training, test_x, data)
     plots = {
         "positions": positions,
         "class_accuracies": test.class_accuracy,
@@ -618,6 +677,35 @@ def _read(
     if job.first == 0:
         latent = latent_distributions(stack, x, data.y, data.classes, config.nodes)
     return metrics, plots, {f"latent.{name}": array for name, array in latent.items()}
+
+
+def prototype_metrics(
+    start: TrialStack, stack: TrialStack, training: Reading, test_x: Tensor, data: LabelledData
+) -> dict[str, Tensor]:
+    """Return what became of OffsetL2's prototypes and scales ``[T]``."""
+    from mahalens.studies.networks import accuracies
+    from mahalens.train import TrialStack
+
+    before, after = start.tensors(), stack.tensors()
+    mu, alpha = f"{training.depth}.mu", f"{training.depth}.alpha"
+    means = (training.sums / training.class_sizes[:, None]).float()  # [T, C, H]
+    lengths = torch.linalg.vector_norm(means, dim=-1)
+    own = torch.arange(data.classes)
+    nearest = torch.cdist(after[mu].cpu(), means).argmin(-1)
+    test_y = data.test_y.to(test_x.device)
+    whole = accuracies(stack, test_x, test_y)
+
+    def lost_without(name: str, value: float) -> Tensor:
+        changed = {**after, name: torch.full_like(after[name], value)}
+        return whole - accuracies(TrialStack.from_tensors(stack.model, changed), test_x, test_y)
+
+    shift = torch.linalg.vector_norm((after[mu] - before[mu]).cpu(), dim=-1)
+    return {
+        "prototype_shift": (shift / lengths).mean(1).double(),
+        "prototypes_own": 100 * (nearest == own).double().mean(1),
+        "lost_without_mu": lost_without(mu, 0.0),
+        "lost_without_alpha": lost_without(alpha, 1.0),
+    }
 
 
 def finish(config: RepresentationConfig, results: Results) -> None:

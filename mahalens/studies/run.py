@@ -263,8 +263,8 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
         names = ", ".join(sorted(name_of(model, variant) for variant, model in missing))
         raise InputError(f"{names}: not in every run; pool runs of the same models")
     results = Results({key: _together([p[key] for p in pieces]) for key in pieces[0]}, {})
+    results.facts = study.check(config, None)
     with RunFolder.create(out, record, force=force) as pooled:
-        results.facts = study.check(config, None)
         _conclude(study, config, pooled, results)
 
 

@@ -26,6 +26,7 @@ from mahalens.studies.representation import (
     RepresentationConfig,
     choose_models,
     measure,
+    prototype_metrics,
     published_value,
     text_of,
 )
@@ -191,6 +192,50 @@ def test_trials_are_trained_as_plain_networks_one_by_one(model, pixels):
         with torch.no_grad():
             right = (network(test_x).argmax(1) == data.test_y).double().mean()
         assert abs(measures.values("test_accuracy")[place] - 100 * float(right)) <= 1.0
+
+
+def test_the_first_layer_can_start_and_step_by_other_lengths():
+    config = small(models=("relu",), init_scale=0.5, rate_scale=4.0)
+    measures = measure(config, Job("normalised", "relu", 0, 1), Context())["relu"]
+    data = of.training_data("digits", 90, 0)
+    x, test_x = of.pixel_inputs(data, "normalised")
+    torch.manual_seed(of.seed_of_trial(0, 0))
+    network = chain_of("relu", data).build()
+    first = network[0].weight
+    with torch.no_grad():
+        first *= 0.5
+    others = [p for p in network.parameters() if p is not first]
+    descent = torch.optim.SGD([{"params": [first], "lr": 4e-3}, {"params": others}], lr=1e-3)
+    for _ in range(15):
+        descent.zero_grad()
+        nn.functional.cross_entropy(network(x), data.y).backward()
+        descent.step()
+    for name, plain in network.state_dict().items():
+        torch.testing.assert_close(measures.weights[name][0], plain, rtol=2e-4, atol=2e-5)
+    with torch.no_grad():
+        right = (network(test_x).argmax(1) == data.test_y).double().mean()
+    assert abs(measures.values("test_accuracy")[0] - 100 * float(right)) <= 1.0
+
+
+@torch.no_grad()
+def test_prototypes_are_read_by_hand():
+    data = blobs()
+    start = starts("relu-l2-neg", data)
+    training = of.Reading(start, data.x, data.y, 3)
+    means = (training.sums / training.class_sizes[:, None]).float()
+    tensors = {**start.tensors(), "2.mu": means.clone()}
+    tensors["2.mu"][1] = means[1].roll(1, 0)  # the prototypes of another class
+    stack_ = TrialStack.from_tensors(start.model, tensors)
+    read = prototype_metrics(start, stack_, training, data.test_x, data)
+    assert read["prototypes_own"].tolist() == [100.0, 0.0]
+    way = (tensors["2.mu"] - start.tensors()["2.mu"]).norm(dim=-1) / means.norm(dim=-1)
+    torch.testing.assert_close(read["prototype_shift"], way.mean(1).double())
+    network = stack_[0]
+    whole = (network(data.test_x).argmax(1) == data.test_y).double().mean()
+    network[2].mu.zero_()
+    bare = (network(data.test_x).argmax(1) == data.test_y).double().mean()
+    assert float(read["lost_without_mu"][0]) == pytest.approx(100 * float(whole - bare))
+    assert read["lost_without_alpha"].tolist() == [0.0, 0.0]  # it is 1 already
 
 
 def test_trial_i_of_every_model_starts_from_the_same_first_layer():
