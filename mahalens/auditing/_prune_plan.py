@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx, jit, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from mahalens._show import Shown
 from mahalens.auditing._prune_paths import Path, Paths, Shapes, not_as_written
 from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.auditing.trace import HOMOGENEOUS, Use
@@ -26,8 +27,8 @@ _ROUNDING = 8  # units in the last place by which equal weights may differ
 _PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@dataclass(frozen=True)
-class Done:
+@dataclass(frozen=True, repr=False)
+class Done(Shown):
     """Something that was done to a layer."""
 
     layer: str
@@ -35,7 +36,7 @@ class Done:
     units: tuple[int, ...] | tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Left(Done):
     """Units that were left as they are, and why."""
 

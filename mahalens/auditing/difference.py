@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown, cut, table_html
 from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.auditing.record_tables import layer_row
 from mahalens.progress import printable
@@ -50,7 +51,7 @@ class Change(msgspec.Struct, frozen=True):
         return " -> ".join(texts)
 
 
-class LayerDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class LayerDifference(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What changed in one layer. Lists of units are empty where the two layers differ in size."""
 
     name: str
@@ -118,6 +119,15 @@ class AuditDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """True if something changed by more than rounding."""
         layers = any(layer.changed for layer in self.layers)
         return layers or bool(self.removed or self.added) or self.accuracy.changed
+
+    def __repr__(self) -> str:
+        return f"AuditDifference({cut(str(self).splitlines()[0], 150)})"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each change of a layer."""
+        rows = [(layer.name, change) for layer in self.layers for change in layer.findings()]
+        caption = str(self).splitlines()[0]
+        return table_html(caption, ("layer", "change"), rows, self.notes)
 
     def __str__(self) -> str:
         different = [layer for layer in self.layers if layer.changed]

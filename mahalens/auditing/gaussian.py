@@ -24,6 +24,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from mahalens._show import Shown
 from mahalens.auditing._inputs import as_bias, as_weight, in_float64, unit_rows
 from mahalens.auditing.pairs import deduplicate, mirrored_pairs
 from mahalens.errors import InputError
@@ -120,8 +121,8 @@ def _divided(offset: Tensor, length: Tensor) -> Tensor:
     return torch.where(length > 0, offset / length, torch.full_like(offset, math.nan))
 
 
-@dataclass(frozen=True)
-class RowMatch:
+@dataclass(frozen=True, repr=False)
+class RowMatch(Shown):
     """Weight rows matched to eigenvectors, in the order of the eigenvectors.
 
     Attributes:
@@ -296,8 +297,8 @@ def random_rotation(dimensions: int, generator: torch.Generator) -> Tensor:
     return rotation
 
 
-@dataclass(frozen=True)
-class GramReading:
+@dataclass(frozen=True, repr=False)
+class GramReading(Shown):
     """The Gaussian that a layer measures distances from, beside the true one.
 
     Attributes:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown
 from mahalens.auditing._inputs import as_weight, unit_rows
 from mahalens.errors import InputError
 
@@ -42,7 +43,7 @@ _LISTED = 2**16
 _SHADOWS = 4
 
 
-class PairReading(msgspec.Struct, frozen=True, kw_only=True):
+class PairReading(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Units that repeat one another. Each list holds pairs (i, j) with i < j."""
 
     mirrored: tuple[tuple[int, int], ...]

@@ -20,6 +20,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown
 from mahalens.auditing.readings import activation_range
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mahalens.auditing.trace import Use
 
 
-class PerturbationReading(msgspec.Struct, frozen=True, kw_only=True):
+class PerturbationReading(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy with this layer's activations perturbed; see the perturbation study."""
 
     baseline: float

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from mahalens._show import counted, table_html
 from mahalens.auditing._prune_paths import Shapes, copied
 from mahalens.auditing._prune_plan import (
     ACTIONS,
@@ -43,7 +44,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pruned:
     """What :func:`prune` did; it stands beside the smaller model, as ``smaller.pruned``.
 
@@ -65,6 +66,20 @@ class Pruned:
     samples: int
     change: float
     rounding: float
+
+    def __repr__(self) -> str:
+        return f"Pruned({str(self).splitlines()[0]}, {counted(len(self.done), 'step')})"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each step that was taken, taken back or left."""
+        steps = {"done": self.done, "taken back": self.taken_back, "left": self.left}
+        rows = [
+            (step.layer, step.action, len(step.units), outcome, getattr(step, "reason", ""))
+            for outcome, some in steps.items()
+            for step in some
+        ]
+        columns = ("layer", "action", "units", "outcome", "reason")
+        return table_html(str(self).splitlines()[0], columns, rows)
 
     def __str__(self) -> str:
         before, after = self.parameters

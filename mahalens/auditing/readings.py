@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown
 from mahalens.auditing.gather import LayerGatherer, grown
 from mahalens.auditing.trace import EVEN, RISING
 
@@ -60,7 +61,7 @@ def read_where(
     )
 
 
-class UnitReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class UnitReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Response of each unit over all rows; quantiles are over the rows that were kept."""
 
     dead: tuple[int, ...]
@@ -197,7 +198,7 @@ def _matters(gathered: LayerGatherer, reader: LayerGatherer) -> Tensor:
     return matters
 
 
-class HyperplaneReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class HyperplaneReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Where the hyperplanes ``z = 0`` lie in the data. Distances are signed: + where z > 0."""
 
     length: Tensor
@@ -412,7 +413,7 @@ def resampled_shares(
     return shares - shares.mean() + _share((places.abs() <= through).sum(0)[None], limit)
 
 
-class PrototypeReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class PrototypeReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The inputs that explain each unit under both readings, best first."""
 
     near_sample: Tensor
@@ -446,7 +447,7 @@ def read_prototypes(gathered: LayerGatherer, length: Tensor) -> PrototypeReading
     )
 
 
-class HistogramReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class HistogramReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Histograms of z over the kept rows, by class, for chosen units."""
 
     units: tuple[int, ...]

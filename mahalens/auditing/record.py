@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+import tempfile
+import webbrowser
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +25,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from mahalens._show import LONGEST, Shown, counted, cut, quoted, table_html
 from mahalens.auditing.pairs import PairReading
 from mahalens.auditing.perturb import PerturbationReading
 from mahalens.auditing.readings import (
@@ -46,7 +49,7 @@ FORMAT = 1
 """Version of the record's form, stored with it."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Shown, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of an audit: with the same ones it finds the same."""
 
     tolerance: float = 1e-6
@@ -70,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 0
 
 
-class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
+class DataFacts(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The data that the audit saw."""
 
     samples: int
@@ -121,8 +124,44 @@ class LayerRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...] = ()
     """What was left out or scaled down here, and why."""
 
+    def __repr__(self) -> str:
+        dead = counted(len(self.units.dead), "dead unit")
+        word = cut(self.verdict.word, 40)
+        return f"LayerRecord({quoted(self.name)}, {self._title}: {dead}, {word})"
 
-class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    def _repr_html_(self) -> str:
+        """Return the units that are worth a look, and the verdict."""
+        units, pairs = self.units, self.pairs
+        lists: dict[str, Sequence[Any]] = {
+            "dead": units.dead,
+            **{
+                f"active on less than {level} of the rows": some
+                for level, some in units.rare.items()
+            },
+            "always active": units.always,
+            "saturated": units.saturated,
+        }
+        if pairs is not None:
+            lists |= {f"{kind} pairs": getattr(pairs, kind) for kind in fields_in("pairs", "pairs")}
+        rows = [(name, len(some), _first_few(some)) for name, some in lists.items()]
+        suggestions = [f"{advice.action}: {advice.effect}" for advice in self.suggestions]
+        notes = [f"Verdict: {self.verdict.word}. {self.verdict.reason}", *suggestions, *self.notes]
+        caption = f"Layer {self.name}: {self._title}"
+        return table_html(caption, ("units", "count", "which"), rows, notes)
+
+    @property
+    def _title(self) -> str:
+        follows = "" if self.activation == "none" else f" + {cut(self.activation, 30)}"
+        kind = f"{cut(self.kind, 30)}{follows}"
+        return f"{kind}, {counted(self.units_count, 'unit')} of {counted(self.inputs, 'input')}"
+
+
+def _first_few(numbers: Sequence[Any], few: int = 10) -> str:
+    shown = [" = ".join(map(str, n)) if isinstance(n, tuple) else str(n) for n in numbers[:few]]
+    return ", ".join(shown) + (", …" if len(numbers) > few else "")
+
+
+class Skipped(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A part of the network with weights that the audit cannot read as hyperplanes."""
 
     name: str
@@ -158,10 +197,48 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return (
-            f"AuditRecord({self.model!r}, {len(self.layers)} layers, "
-            f"{self.data.samples:,} samples: {self.verdict})"
+        head = (
+            f"AuditRecord({quoted(self.model)}, {counted(len(self.layers), 'layer')}, "
+            f"{counted(self.data.samples, 'sample')}: "
         )
+        return f"{head}{cut(self.verdict, LONGEST - len(head) - 1)})"
+
+    def _repr_html_(self) -> str:
+        """Return a table with a row per layer."""
+        from mahalens.auditing.record_tables import layer_row
+
+        names = ("units", "dead", "saturated", "mirrored_pairs", "duplicate_pairs", "verdict")
+        rows = []
+        for layer in self.layers:
+            row = layer_row(layer)
+            kind = f"{layer.kind}{'' if layer.activation == 'none' else f' + {layer.activation}'}"
+            rows.append((layer.name, kind, *(row[name] for name in names)))
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.2%}"
+        return table_html(
+            f"{self.model}: {counted(self.data.samples, 'sample')}{accuracy}",
+            ("layer", "kind", *(name.replace("_", " ") for name in names)),
+            rows,
+            (self.verdict, *self.notes),
+        )
+
+    def report(self, folder: str | os.PathLike[str], *, figures: bool = False) -> Path:
+        """Write the page ``report.html`` into a folder; return its path.
+
+        With ``figures`` the pictures are written as ``figures/*.png`` too. See
+        :func:`mahalens.report.write_audit_report`.
+        """
+        from mahalens.report import write_audit_report
+
+        return write_audit_report(self, folder, figures=figures)
+
+    def show(self) -> Path:
+        """Write the page into a new temporary folder and open it in a browser; return its path.
+
+        The file stays, because the browser may read it later: delete it when you like.
+        """
+        page = self.report(tempfile.mkdtemp(prefix="mahalens-"))
+        webbrowser.open(page.as_uri())
+        return page
 
     def layer(self, name: str) -> LayerRecord:
         """Return the layer of that name."""

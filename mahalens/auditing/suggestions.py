@@ -8,13 +8,14 @@ import msgspec
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown
 from mahalens.auditing.pairs import PairReading
 from mahalens.auditing.readings import UnitReading
 from mahalens.auditing.trace import ELEMENTWISE, HOMOGENEOUS
 from mahalens.auditing.whitening import WhiteningReading
 
 
-class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+class Suggestion(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Something to do about a layer."""
 
     action: str

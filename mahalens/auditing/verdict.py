@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown
 from mahalens.auditing.readings import HyperplaneReading, UnitReading, resampled_shares
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ RULE = (
 """The rule that :func:`judge_layers` follows, in words."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Kind of a layer, and the numbers that decide it."""
 
     word: str

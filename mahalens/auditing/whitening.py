@@ -9,8 +9,10 @@ import msgspec
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown
 
-class WhiteningReading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+
+class WhiteningReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How far the layer whitens its input, over the deduplicated units."""
 
     rows: int

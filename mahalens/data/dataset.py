@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mahalens._show import facts_html, quoted, table_html
 from mahalens.data.draws import stream
 from mahalens.errors import InputError
 from mahalens.geometry._checks import (
@@ -193,9 +194,18 @@ class LabelledData:
             source=f"{self.source}, {split} samples, {scale}",
         )
 
+    def _repr_html_(self) -> str:
+        """Return the samples of each class."""
+        counts = [torch.bincount(y, minlength=self.classes).tolist() for y in (self.y, self.test_y)]
+        rows = [(label, *pair) for label, pair in enumerate(zip(*counts, strict=True))]
+        shape = f"images of {list(self.image_shape)}, " if self.image_shape else ""
+        sizes = f"{len(self.y):,} training and {len(self.test_y):,} test samples"
+        caption = f"{self.name}: {sizes}, {shape}{self.inputs:,} inputs"
+        return table_html(caption, ("class", "training", "test"), rows, [self.source])
+
     def __repr__(self) -> str:
         return (
-            f"LabelledData({self.name!r}, {len(self.y)} + {len(self.test_y)} samples, "
+            f"LabelledData({quoted(self.name)}, {len(self.y)} + {len(self.test_y)} samples, "
             f"inputs={self.inputs}, classes={self.classes}, largest={self.largest:g})"
         )
 
@@ -256,6 +266,13 @@ class Samples:
         y = None if self.y is None else self.y[chosen]
         source = f"{self.source}, {limit} of {len(self.x)} drawn at random"
         return replace(self, x=self.x[chosen], y=y, source=source)
+
+    def _repr_html_(self) -> str:
+        """Return the number, shape and origin of the samples."""
+        facts = {"samples": len(self.x), "shape": list(self.shape), "type": str(self.x.dtype)}
+        classes = ", ".join(self.classes[:20]) + ", …" * (len(self.classes) > 20)
+        more = {"classes": classes or "no labels", "source": self.source}
+        return facts_html("Samples", facts | more)
 
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes else ", no labels"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mahalens._show import facts_html
 from mahalens.detection.features import BEFORE, Source
 from mahalens.detection.known import Gatherer, Known, Rows, Wanted, blocks, check_features
 from mahalens.detection.threshold import Calibration
@@ -402,6 +403,23 @@ class Detector(nn.Module):
         detector.layer = tuple(written["layer"])
         detector.load_state_dict(tensors)
         return detector
+
+    def _repr_html_(self) -> str:
+        """Return what it was fitted to and what it rejects, and how its method was chosen."""
+        facts: dict[str, Any] = {"method": self.method, "options": self.extra_repr() or "none"}
+        if "held_scores" not in self._buffers:
+            return facts_html(type(self).__name__, facts | {"fitted": "no"})
+        facts |= {
+            "features": self.width,
+            "from": ", ".join(self.layer),
+            "classes": len(self.classes),
+            "held-out samples": len(self.held_scores),
+            "rejects": "no threshold is set",
+        }
+        if self.calibration is not None:
+            facts["rejects"] = f"{float(self.calibration.rate):.3g} of known samples"
+        reason = [self.choice.reason] if self.choice is not None else []
+        return facts_html(type(self).__name__, facts, reason)
 
     def extra_repr(self) -> str:
         """Return the options that differ from nothing."""

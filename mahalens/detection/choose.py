@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from mahalens._show import one_line, table_html
 from mahalens.detection.base import Detector, gathered
 from mahalens.detection.features import Source
 from mahalens.detection.gaussian import (
@@ -102,6 +103,20 @@ class Choice(NamedTuple):
     reason: str
     trials: tuple[Trial, ...]
     notes: dict[str, str]
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+    def _repr_html_(self) -> str:
+        """Return a row for each candidate."""
+        rows = [
+            (" + ".join(trial.parts), trial.classes, *trial.made, trial.made_up)
+            for trial in self.trials
+        ]
+        kinds = [f"{kind} unknowns" for kind in ("shuffled", "shorter", "longer")]
+        columns = ("candidate", "held-out classes", *kinds, "mean of the three")
+        notes = [self.reason, *(f"{name}: {note}" for name, note in self.notes.items())]
+        return table_html(f"Chosen: {self.method} (AUROC of candidates)", columns, rows, notes)
 
 
 def detect(

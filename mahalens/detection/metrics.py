@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from mahalens._show import Shown
 from mahalens.errors import InputError
 
 Vector = NDArray[np.float64]
 _Z = float(stats.norm.ppf(0.975))
 
 
-class Separation(msgspec.Struct, frozen=True):
+class Separation(Shown, msgspec.Struct, frozen=True):
     """How well a score separates unknown samples from known ones. All numbers are shares.
 
     ``auroc`` is the probability that an unknown sample has the larger score (a tie counts half).
@@ -47,7 +48,7 @@ class SeparationDifference(msgspec.Struct, frozen=True):
     p: float
 
 
-class Coverage(msgspec.Struct, frozen=True):
+class Coverage(Shown, msgspec.Struct, frozen=True):
     """Accuracy of the samples that are kept, when the most unusual ones are rejected first.
 
     ``coverage`` [N] rises from 1/N to 1; ``accuracy`` [N] is that of the samples kept so far.

@@ -8,6 +8,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from mahalens._show import Shown, cut, table_html
 from mahalens.detection.base import Detector
 from mahalens.detection.choose import METHODS, detect_features
 from mahalens.detection.metrics import Separation, separation
@@ -18,7 +19,7 @@ TEST_SHARE = 0.2
 """Share of the known samples that neither fits nor calibrates, but measures."""
 
 
-class MethodResult(msgspec.Struct, frozen=True):
+class MethodResult(Shown, msgspec.Struct, frozen=True):
     """How one method did: AUROC against the unknown samples, shares that it rejects.
 
     ``note`` says why a method was not tried; its numbers are None then.
@@ -53,6 +54,24 @@ class DetectionRecord(msgspec.Struct, frozen=True):
     held_out: int
     results: tuple[MethodResult, ...]
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"DetectionRecord({cut(self.answer, 150)})"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each method."""
+        rows = [
+            (
+                result.method,
+                None if result.separation is None else result.separation.auroc,
+                "" if result.known_rejected is None else percent(result.known_rejected),
+                "" if result.unknown_rejected is None else percent(result.unknown_rejected),
+                result.note,
+            )
+            for result in self.results
+        ]
+        columns = ("method", "AUROC", "known rejected", "unknown rejected", "note")
+        return table_html(self.answer, columns, rows, self.notes)
 
     @property
     def answer(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from mahalens._show import facts_html, table_html
 from mahalens.errors import InputError
 from mahalens.geometry import covariance as estimation
 from mahalens.geometry._checks import (
@@ -308,6 +309,15 @@ class Gaussian:
             f"Gaussian(dim={self.dim}, batch_shape={list(self.batch_shape)}, "
             f"dtype={dtype_name(self.dtype)}, device={self.device})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return the mean and spread of each input; of several Gaussians their sizes."""
+        if self.batch_shape:
+            facts = {"Gaussians": math.prod(self.batch_shape), "dimensions": self.dim}
+            return facts_html(repr(self), facts)
+        spreads = torch.linalg.vector_norm(self.factor.detach(), dim=1).tolist()
+        rows = zip(range(self.dim), self.mean.tolist(), spreads, strict=True)
+        return table_html(repr(self), ("input", "mean", "spread"), rows)
 
     def _in_range(self, name: str, matrix: Tensor) -> Tensor:
         if not bool(torch.isfinite(matrix.detach()).all()):

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from mahalens._show import table_html
 from mahalens.errors import InputError
 from mahalens.geometry._checks import (
     require_count,
@@ -233,6 +234,17 @@ class Reconstruction:
         elif rank == self.count:
             text += " They are met exactly by others too; their noise cannot be estimated."
         return f"{fit} {text}"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each point: how well it is determined."""
+        names = ("residual", "poor", "rank", "condition", "expected_error", "steps", "converged")
+        columns = [getattr(self, name).tolist() for name in names]
+        rows = [
+            (place, *("yes" if v is True else "no" if v is False else v for v in values))
+            for place, values in enumerate(zip(*columns, strict=True))
+        ]
+        heads = ("point", *(name.replace("_", " ") for name in names))
+        return table_html(repr(self), heads, rows)
 
     def __repr__(self) -> str:
         return (

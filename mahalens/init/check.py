@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from mahalens._show import Shown, table_html
 from mahalens.auditing.api import audit
 from mahalens.auditing.batches import DataBatches as Batches
 from mahalens.auditing.record import LayerRecord
@@ -25,7 +26,7 @@ _SHOWN = 8
 Distances = OffsetL2 | Mahalanobis
 
 
-class LayerCheck(msgspec.Struct, frozen=True, kw_only=True):
+class LayerCheck(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Faults of the starting weights of one layer; units by number."""
 
     name: str
@@ -111,6 +112,20 @@ class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
                 return layer
         known = ", ".join(layer.name for layer in self.layers)
         raise InputError(f"there is no layer {name!r} in this check; there are {known}")
+
+    def __repr__(self) -> str:
+        return f"InitCheck({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each layer, with its problems and remarks."""
+        rows = [
+            (layer.name, layer.kind, layer.activation, layer.units, text)
+            for layer in self.layers
+            for text in ["; ".join((*layer.problems, *layer.remarks)) or "nothing wrong"]
+        ]
+        notes = [f"Not read: {', '.join(self.unread)}."] if self.unread else []
+        columns = ("layer", "kind", "activation", "units", "problems")
+        return table_html(str(self).splitlines()[0], columns, rows, notes)
 
     def __str__(self) -> str:
         """Return the answer, then a line for each layer with problems or remarks."""

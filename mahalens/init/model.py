@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from mahalens._show import table_html
 from mahalens.auditing.batches import DataBatches as Batches
 from mahalens.auditing.runner import Forward, Runner, untouched
 from mahalens.auditing.trace import Use, tensors_in
@@ -63,7 +64,14 @@ class Initialised(msgspec.Struct, frozen=True, kw_only=True):
         head = f"started {count} of {count + len(self.left)} layers"
         return "\n".join([head, *parts, *(f"left {n}: {why}" for n, why in self.left.items())])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"Initialised({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each layer: its method, or why it was left as it was."""
+        rows = [(name, method, "") for name, method in self.started.items()]
+        rows += [(name, "left as it was", reason) for name, reason in self.left.items()]
+        return table_html(str(self).splitlines()[0], ("layer", "method", "reason"), rows)
 
 
 def initialise(
@@ -109,7 +117,7 @@ def initialise(
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU())
-        >>> initialise(model, torch.randn(100, 2), "whiten")
+        >>> print(initialise(model, torch.randn(100, 2), "whiten"))
         started 1 of 1 layers
         whiten: 0
     """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mahalens._show import cut, table_html
 from mahalens.errors import InputError
 
 if TYPE_CHECKING:
@@ -251,6 +252,15 @@ class Chain(msgspec.Struct, frozen=True):
         Linear(4), GELU, Linear(3)
         """
         return _read_chain(module)
+
+    def __repr__(self) -> str:
+        return f"Chain.parse({cut(repr(str(self)), 160)}, inputs={self.inputs})"
+
+    def _repr_html_(self) -> str:
+        """Return a row for each layer, with the numbers that enter it."""
+        layers = zip(map(str, self.layers), self.widths, strict=True)
+        rows = [(place, *layer) for place, layer in enumerate(layers)]
+        return table_html(repr(self), ("place", "layer", "inputs"), rows)
 
     def __str__(self) -> str:
         return ", ".join(str(layer) for layer in self.layers)

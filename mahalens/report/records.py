@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mahalens._show import Shown, counted, cut, quoted, table_html
 from mahalens.errors import RunFolderError
 from mahalens.files import is_folder, name_of, read_file
 from mahalens.progress import printable
@@ -39,7 +41,7 @@ T = TypeVar("T")
 # --- The shapes of the records ----------------------------------------------------------------
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(Shown, msgspec.Struct, frozen=True):
     """One metric of one model on one variant, over its trials."""
 
     model: str
@@ -67,7 +69,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.mean is None and self.published is None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(Shown, msgspec.Struct, frozen=True):
     """How the trials of one model on one variant ended."""
 
     model: str
@@ -80,7 +82,7 @@ class Outcome(msgspec.Struct, frozen=True):
     group: dict[str, Any] = {}
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class Comparison(Shown, msgspec.Struct, frozen=True):
     """A test of model ``a`` against model ``b``; a family is one metric on one variant."""
 
     family: str
@@ -121,9 +123,22 @@ class Summary(msgspec.Struct, frozen=True):
     scaled: list[str] = []
     cautions: list[str] = []
 
+    def __repr__(self) -> str:
+        sizes = (counted(len(self.rows), "row"), counted(len(self.claims), "claim"))
+        return f"Summary({cut(self.study, 40)}, {self.protocol}: {', '.join(sizes)})"
 
-@dataclass(frozen=True)
-class Curve:
+    def _repr_html_(self) -> str:
+        """Return a row for each model and metric."""
+        names = ("model", "metric", "mean", "std", "n", "published")
+        rows = [
+            (", ".join(map(str, row.group.values())), *(getattr(row, name) for name in names))
+            for row in self.rows
+        ]
+        return table_html(repr(self), ("group", *names), rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Curve(Shown):
     """One trial along its way: ``value[i]``, a loss or an accuracy, after step ``step[i]``."""
 
     step: Floats
@@ -139,7 +154,7 @@ Curves = dict[str, dict[str, dict[int, Curve]]]
 # --- A run ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunRecords:
     """Everything that a report shows of one run, or of one variant of it.
 
@@ -164,6 +179,24 @@ class RunRecords:
     plots: dict[str, NDArray[Any]] = field(default_factory=dict)
     variant: str = ""
     title: str = ""
+
+    def __repr__(self) -> str:
+        sizes = (
+            counted(len(self.models()), self.study.thing),
+            counted(len(self.metrics()), "metric"),
+            counted(len(self.summary.claims), "claim"),
+        )
+        variant = f", {quoted(self.variant)}" if self.variant else ""
+        study = f"{cut(self.study.name, 40)}{variant}, {self.summary.protocol} protocol"
+        return f"RunRecords({study}: {', '.join(sizes)})"
+
+    def _repr_html_(self) -> str:
+        """Return the answer of the run, then its tables as ``mahalens run`` prints them."""
+        from mahalens.report.run_tables import headline, run_tables
+
+        answer = escape(headline(claim.verdict for claim in self.summary.claims))
+        tables = run_tables(self.folder.name, self)
+        return "\n".join([f"<p>{answer}</p>", *(table._repr_html_() for table in tables)])
 
     @property
     def trials(self) -> Trials:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mahalens._show import counted, quoted
 from mahalens.report.numbers import MISSING
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Section:
 Line = Section | tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A table as a value. The first cell of each line is its head.
 
@@ -149,6 +150,17 @@ class Table:
         from markupsafe import Markup
 
         return Markup(environment().get_template("table.html.j2").render(table=self))
+
+    def _repr_html_(self) -> str:
+        """Return the table below its title, for notebooks."""
+        from markupsafe import Markup
+
+        title = Markup("<p><strong>{}</strong></p>\n").format(self.title) if self.title else ""
+        return f"{title}{self.html()}"
+
+    def __repr__(self) -> str:
+        columns, lines = counted(len(self.columns), "column"), counted(len(self.lines), "line")
+        return f"Table({quoted(self.title)}, {columns}, {lines})"
 
     def markdown(self) -> str:
         """Return the table as GitHub's Markdown, without its title and notes."""

@@ -12,7 +12,7 @@ from mahalens.errors import IllConditionedWarning, InputError, SingularCovarianc
 from mahalens.geometry import Gaussian
 from mahalens.nn import Chain
 from mahalens.train.objective import MeanSquaredError, Objective
-from mahalens.train.solver import History, StackedSolver, Status
+from mahalens.train.solver import History, ShownSolver, StackedSolver, Status
 from mahalens.train.stack import TrialStack
 from mahalens.train.stationary import curves_down
 
@@ -426,7 +426,7 @@ def _of_the_solver(name: str, doc: str) -> Any:
     )
 
 
-class Newton:
+class Newton(ShownSolver):
     """Second-order training of all trials until they converge, in whitened coordinates.
 
     Levenberg-Marquardt up to ``few`` parameters per trial if the loss is the squared error of one

@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 import enum
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from mahalens._show import cut, table_html
 from mahalens.errors import InputError, Interrupted
 from mahalens.train.objective import Objective
 from mahalens.train.stack import TrialStack
@@ -197,7 +199,28 @@ def solve(
             raise Interrupted("stopped by the user")
 
 
-class StackedSolver(abc.ABC):
+class ShownSolver:
+    """Base of what :func:`mahalens.fit` returns: shows how its trials ended."""
+
+    def __repr__(self: Any) -> str:
+        model = cut(self.objective.model, 70)
+        return f"{type(self).__name__}({model}: {self.epoch} epochs, {self._endings()})"
+
+    def _repr_html_(self: Any) -> str:
+        """Return a row for each trial: status, steps and final loss."""
+        words = [status.value for status in self.statuses]
+        columns = (words, self.steps.tolist(), self.final_loss.tolist())
+        rows = [(trial, *cells) for trial, cells in enumerate(zip(*columns, strict=True))]
+        heads = ("trial", "status", "steps", f"final {self.objective.label}")
+        caption = f"{type(self).__name__} on {self.objective.model}: {self._endings()}"
+        return table_html(caption, heads, rows)
+
+    def _endings(self: Any) -> str:
+        counts = Counter(status.value for status in self.statuses)
+        return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+class StackedSolver(ShownSolver, abc.ABC):
     """Base of the solvers: holds the rows of the running trials together.
 
     ``rows`` holds one tensor ``[A, ...]`` per quantity for the A trials still running; ``active``

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mahalens._show import counted, cut, facts_html
 from mahalens.errors import InputError
 from mahalens.init import initialise
 from mahalens.nn import Chain
@@ -201,7 +202,18 @@ class TrialStack:
         return self.model
 
     def __repr__(self) -> str:
-        return f"TrialStack({len(self)} trials of {self.model}, {self.values.dtype})"
+        trials = counted(len(self), "trial")
+        return f"TrialStack({trials} of {cut(self.model, 120)}, {self.values.dtype})"
+
+    def _repr_html_(self) -> str:
+        """Return the architecture and its sizes."""
+        facts = {
+            "trials": len(self),
+            "architecture": str(self.model),
+            "parameters of a trial": self.values.shape[1],
+            "type": f"{self.values.dtype} on {self.values.device}",
+        }
+        return facts_html("TrialStack", facts)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -119,8 +119,8 @@ class TestBuiltIn:
         assert "2 units gave NaN" in layer.notes[0]
         assert layer.units.mean.isnan().tolist() == [True, True, False]
         assert "2 of 3 units of layer 0 give no numbers" in record.verdict
-        assert repr(record).startswith("AuditRecord('Sequential', 1 layers, 30 samples: ")
-        assert len(repr(record)) < 300
+        assert repr(record).startswith("AuditRecord('Sequential', 1 layer, 30 samples: ")
+        assert len(repr(record)) <= 200
 
 
 @pytest.fixture(scope="module")

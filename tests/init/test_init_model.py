@@ -170,7 +170,7 @@ def test_what_cannot_be_started_is_left_and_said():
     before = state_of(model)
     with pytest.warns(UserWarning, match="2 of 3 layers were not started: '0' .* and 1 more"):
         done = initialise(model, torch.randn(50, 2, 8, generator=seeded()), "whiten")
-    assert repr(done).startswith("started 1 of 3 layers\nwhiten: 3\nleft 0: Conv1d has no bias")
+    assert str(done).startswith("started 1 of 3 layers\nwhiten: 3\nleft 0: Conv1d has no bias")
     assert list(done.started) == ["3"]
     assert "no bias" in done.left["0"]
     assert "no bias" in done.left["4"]
@@ -380,7 +380,7 @@ class TestLayersWithoutBias:
         assert done.left == {}
         assert done.norms["0"] == "1"
         assert done.norms["4.down.0"] == "4.down.1"
-        assert repr(done).startswith("started 8 of 8 layers")
+        assert str(done).startswith("started 8 of 8 layers")
         assert check_init(model, images).layer("3.conv1").dead == ()
 
     @pytest.mark.parametrize("method", ["cluster_pca", "whiten", "sample_point_bias"])

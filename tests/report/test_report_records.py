@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(written: Path, tmp_path: Path) -> Path:
     return shutil.copytree(written, tmp_path / "run")
+
+
+def test_a_run_shows_its_answer_and_its_tables(written: Path) -> None:
+    run = load_run(str(written), STUDY)
+    assert re.fullmatch(
+        r"RunRecords\(.*, scaled protocol: 3 models, 3 metrics, \d+ claims\)", repr(run)
+    )
+    html = run._repr_html_()
+    assert html.startswith("<p>")
+    assert "5 of 7 claims are undecided" in html
+    assert "<p><strong>Results</strong></p>" in html
+    assert html.count("<table") == html.count("</table>") > 1
+    assert len(repr(run.summary)) < 100
 
 
 def test_records_are_read_as_they_stand(written: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from mahalens._show import facts_html
 from mahalens.errors import InputError
 from mahalens.files import replacing
 from mahalens.geometry._checks import (
@@ -358,6 +359,20 @@ class Ellipsoids(ABC):
             f"{type(self).__name__}(count={len(self)}, dim={self.dim}{self._more()}, "
             f"dtype={dtype_name(self.dtype)}, device={self.device})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return kind, sizes and memory as a table."""
+        ranks = self.ranks
+        low, high = (int(ranks.min()), int(ranks.max())) if len(self) else (0, 0)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+        facts = {
+            "ellipsoids": len(self),
+            "dimensions": self.dim,
+            "directions with a spread of their own": low if low == high else f"{low} to {high}",
+            "remainder": "yes" if self.remainder is not None else "no",
+            "memory": f"{size / 2**20:,.3g} MB, {dtype_name(self.dtype)} on {self.device}",
+        }
+        return facts_html(f"{type(self).__name__} ({self.kind})", facts)
 
     def _more(self) -> str:
         return ""
