@@ -90,8 +90,8 @@ def facts_html(caption: str, facts: Mapping[str, Any], notes: Iterable[str] = ()
 
 def table_html(
     caption: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    columns: Sequence[str] = (),
+    rows: Iterable[Sequence[Any]] = (),
     notes: Iterable[str] = (),
 ) -> str:
     """Return a table as HTML: texts to the left, numbers to the right, at most 60 rows.

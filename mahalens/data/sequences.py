@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mahalens._show import quoted
 from mahalens.data.dataset import LabelledData
 from mahalens.data.formats import require_file, unreadable
 from mahalens.data.named import SEQUENCE_SETS, find_set
@@ -38,7 +37,7 @@ class Series:
     def __repr__(self) -> str:
         count, channels, steps = self.x.shape
         sizes = f"{count} series, channels={channels}, steps={steps}"
-        return f"Series({quoted(self.problem)}, {sizes}, classes={len(self.classes)})"
+        return f"Series({self.problem[:40]!r}, {sizes}, classes={len(self.classes)})"
 
 
 def load_series(name: str | os.PathLike[str]) -> tuple[Series, Series]:

@@ -9,12 +9,7 @@ from torch import Tensor, nn
 
 from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.geometry._checks import dtype_name, labels_of, require_finite, tensor_of
-from mahalens.geometry.ellipsoids import (
-    Ellipsoids,
-    LowRankEllipsoids,
-    from_covariance,
-    from_data,
-)
+from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance, from_data
 from mahalens.nn.distances import weighted_squares
 from mahalens.nn.layers import (
     is_exporting,

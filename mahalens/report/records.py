@@ -15,7 +15,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -194,9 +193,9 @@ class RunRecords:
         """Return the answer of the run, then its tables as ``mahalens run`` prints them."""
         from mahalens.report.run_tables import headline, run_tables
 
-        answer = escape(headline(claim.verdict for claim in self.summary.claims))
+        answer = headline(claim.verdict for claim in self.summary.claims)
         tables = run_tables(self.folder.name, self)
-        return "\n".join([f"<p>{answer}</p>", *(table._repr_html_() for table in tables)])
+        return "\n".join([table_html(answer), *(table._repr_html_() for table in tables)])
 
     @property
     def trials(self) -> Trials:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mahalens._show import counted, quoted
+from mahalens._show import counted, quoted, table_html
 from mahalens.report.numbers import MISSING
 
 if TYPE_CHECKING:
@@ -153,10 +153,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         """Return the table below its title, for notebooks."""
-        from markupsafe import Markup
-
-        title = Markup("<p><strong>{}</strong></p>\n").format(self.title) if self.title else ""
-        return f"{title}{self.html()}"
+        return f"{table_html(self.title)}\n{self.html()}"
 
     def __repr__(self) -> str:
         columns, lines = counted(len(self.columns), "column"), counted(len(self.lines), "line")

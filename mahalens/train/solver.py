@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import enum
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -216,8 +215,8 @@ class ShownSolver:
         return table_html(caption, heads, rows)
 
     def _endings(self: Any) -> str:
-        counts = Counter(status.value for status in self.statuses)
-        return ", ".join(f"{count} {word}" for word, count in counts.items())
+        words = [status.value for status in self.statuses]
+        return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
 
 class StackedSolver(ShownSolver, abc.ABC):
