@@ -96,7 +96,7 @@ def main() -> None:
     asked.add_argument("--out", type=Path, default=Path("audits"))
     asked.add_argument("--count", type=int, default=100, help="samples of each class")
     asked.add_argument("--layers", nargs="*", help="read these layers only")
-    asked.add_argument("--page", type=Path, help="put the tables into this page, between marks")
+    asked.add_argument("--tables", type=Path, help="also write the tables to files in this folder")
     given = asked.parse_args()
     for name in given.networks:
         model, data, options, source = {"crepe": crepe, "vad": vad, "minilm": minilm}[name](
@@ -112,8 +112,8 @@ def main() -> None:
         record.save(given.out / name / "audit.safetensors")
         text = f"{source}: {record.verdict}\n\n{table(record, control)}"
         print(text)
-        if given.page is not None:
-            put_into(given.page, name, text)
+        if given.tables is not None:
+            (given.tables / f"{name}.txt").write_text(f"{text}\n", encoding="utf-8")
         print(f"  {write_audit_report(record, given.out / name)}")
 
 
@@ -147,15 +147,6 @@ def table(record: mahalens.AuditRecord, control: mahalens.AuditRecord) -> str:
 def _written(value: float | None, form: str) -> str:
     """A number, or a dash for none."""
     return "–" if value is None else format(value, form)
-
-
-def put_into(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the marks of a network in a page."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {name} -->")
-    if not (begin and end):
-        raise SystemExit(f"{page} has no marks <!-- {name} --> and <!-- end of {name} -->")
-    page.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
