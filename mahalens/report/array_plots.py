@@ -371,12 +371,13 @@ _DATA, _TRUE = "#a9b6bf", "#6b6b6b"
 def draw_plane(plot: Plane, records: RunRecords) -> Figure | None:
     """Draw 2-D data with the hyperplanes and distance contours of each model."""
     shared = {name: _array(records, f"plane/{name}") for name in _PLANE}
-    models = _models_with(plot, records, "plane/{model}/distance")
+    models = in_order(_models_with(plot, records, "plane/{model}/weight"), plot.panels)
     if not models or not all(array.size for array in shared.values()):
         return None
     x, y = shared["grid_x"], shared["grid_y"]
     shape = (y[-1] - y[0]) / (x[-1] - x[0])
-    columns = min(2 if shape < 1.2 or len(models) == 4 else 3, len(models))
+    few = (shape < 1.2 and len(models) < 5) or len(models) == 4
+    columns = min(2 if few else 3, len(models))
     height = float(np.clip((WIDTH / columns - 0.5) * shape + 0.6, 2.4, 5.2))
     figure, axes = panels(len(models), columns, height, sharex=True, sharey=True)
     for ax, model in zip(axes, models, strict=True):
@@ -386,14 +387,19 @@ def draw_plane(plot: Plane, records: RunRecords) -> Figure | None:
     label_below(axes, columns, "x₁ (input units)")
     for ax in axes[::columns]:
         ax.set_ylabel("x₂ (input units)")
-    colours = [records.study.look(model).colour for model in models]
+    with_distance = _models_with(plot, records, "plane/{model}/distance")
+    colours = [records.study.look(model).colour for model in with_distance]
+    learned = [keys("learned distance 1, 2, 3", colours, lw=2.2)] if colours else []
+    marked = [records.study.look(m).colour for m in _models_with(plot, records, _THROUGH)]
+    if marked:
+        learned.append(keys("hyperplane through a mean", marked, lw=2.2))
     legend(
         figure,
         [
             key("data", marker="o", ls="", color=_DATA, ms=4),
             key("mean", marker="P", ls="", color=INK, mec="white", ms=9),
             key("true distance 1, 2, 3", color=_TRUE, ls=DASHED, lw=1.2),
-            keys("learned distance 1, 2, 3", colours, lw=2.2),
+            *learned,
             key("hyperplane and normal", color=INK, lw=1.1, marker=r"$\uparrow$", ms=9, mew=0.4),
         ],
     )
@@ -401,6 +407,7 @@ def draw_plane(plot: Plane, records: RunRecords) -> Figure | None:
 
 
 _PLANE = ("mean", "samples", "grid_x", "grid_y", "true")
+_THROUGH = "plane/{model}/through"
 
 
 def _draw_model_plane(
@@ -411,11 +418,14 @@ def _draw_model_plane(
     ax.plot(*plane["samples"].T, ".", ms=4, color=_DATA, mec="none", alpha=0.6, zorder=1)
     _contours(ax, x, y, plane["true"], colors=_TRUE, linestyles=[DASHED], linewidths=1.1, zorder=3)
     learned = _array(records, f"plane/{model}/distance")
-    _contours(ax, x, y, learned, label=True, colors=colour, linewidths=2.2, zorder=2)
+    if learned.size:
+        _contours(ax, x, y, learned, label=True, colors=colour, linewidths=2.2, zorder=2)
     weight = _array(records, f"plane/{model}/weight").reshape(-1, 2)
     bias = _array(records, f"plane/{model}/bias")
+    through = _array(records, _THROUGH.format(model=model)) > 0
+    through = through if len(through) == len(weight) else np.zeros(len(weight), dtype=bool)
     flat = outside = 0
-    for w, b in zip(weight, bias, strict=True):
+    for w, b, marked in zip(weight, bias, through, strict=True):
         if not np.all(np.isfinite([*w, b])) or not np.any(w):
             flat += 1
             continue
@@ -423,13 +433,14 @@ def _draw_model_plane(
         if ends is None:
             outside += 1
             continue
-        ax.plot(*ends.T, color=INK, lw=1.1, zorder=4)
+        look: dict[str, Any] = {"color": colour, "lw": 2.2} if marked else {"color": INK, "lw": 1.1}
+        ax.plot(*ends.T, zorder=4, **look)
         # Mirrored units share a line; the same place on it lets their arrows show as one pair.
         start = ends[0] + 0.86 * (ends[1] - ends[0])
         tip = start + 0.085 * float(np.min(high - low)) * w / np.linalg.norm(w)
-        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
+        arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **look}
         ax.annotate("", xy=tuple(tip), xytext=tuple(start), arrowprops=arrow, zorder=5)
-    ax.plot(*plane["mean"], "P", ms=9, color=INK, mec="white", mew=1.0, zorder=6)
+    ax.plot(*plane["mean"].reshape(-1, 2).T, "P", ms=9, color=INK, mec="white", mew=1.0, zorder=6)
     remarks = _unreached(learned)
     remarks += [f"{outside} of {len(weight)} hyperplanes outside the view"] if outside else []
     remarks += [f"{flat} of {len(weight)} units without a hyperplane"] if flat else []

@@ -193,7 +193,15 @@ class Ridges(Plot):
 
 @dataclass(frozen=True, kw_only=True)
 class Plane(Plot):
-    """Arrays ``plane/*``: 2-D data, the hyperplane of each unit, learned and true distances."""
+    """Arrays ``plane/*``: 2-D data, the hyperplane of each unit, learned and true distances.
+
+    ``plane/mean`` is one mean ``[2]`` or several ``[K, 2]``, with true distances to the nearest.
+    Models without ``plane/{model}/distance`` have no learned contours. ``plane/{model}/through``
+    ``[H]`` marks hyperplanes that pass through a mean.
+    """
+
+    panels: tuple[str, ...] = ()
+    """Models that come first, in this order; the others follow in that of the study."""
 
     metric: str = ""
     """A metric of the best trial, written above each panel."""

@@ -18,6 +18,7 @@ STUDIES = (
     "heads",
     "detect",
     "transfer",
+    "clusters",
 )
 
 
@@ -44,6 +45,8 @@ def load_study(name: str) -> Study[Any]:
         from mahalens.studies.detect import STUDY as study
     elif name == "transfer":
         from mahalens.studies.transfer import STUDY as study
+    elif name == "clusters":
+        from mahalens.studies.clusters import STUDY as study
     else:
         raise InputError(f"study {name!r} is unknown; give {', '.join(STUDIES)}")
     return study

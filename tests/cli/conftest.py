@@ -26,6 +26,7 @@ STUDY_WORDS = {
     "heads": "--data digits --models softmax,distance --trials 1 --train-size 400",
     "detect": "--data digits --models auto,mahalanobis --trials 1",
     "transfer": "--data iris --models relu-linear,relu-l2 --trials 1",
+    "clusters": "--data 2d-apart-round --models abs-classes,relu-classes --trials 1",
 }
 
 

@@ -112,7 +112,7 @@ def test_list_refuses_other_words(cli):
         ("audit nets:build --data mn", ["plain,mnist"]),
         ("detect nets:build --unknown ./mine", ["file,./mine"]),
         ("data fetch mob", ["plain,mobilenet-v2"]),
-        ("list cl", ["plain,claims"]),
+        ("list cla", ["plain,claims"]),
     ],
 )
 def test_tab_completion(line, answers):

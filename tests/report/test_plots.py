@@ -843,6 +843,19 @@ def test_hyperplanes_in_view_have_an_arrow_and_others_are_counted(single):
     assert f"{row.best:.3g}" in relu.get_title()
 
 
+def test_the_plane_shows_several_means_and_marks_hyperplanes_through_them(single):
+    arrays = {name: a for name, a in single.plots.items() if not name.endswith("/distance")}
+    arrays |= {"plane/mean": np.eye(2), "plane/abs/through": np.array([1.0, 0.0, 0.0])}
+    records = replace(single, plots=arrays)
+    figure = drawn(plot(plots.Plane, panels=("abs",)), records)
+    absolute, relu = figure.axes[:2]
+    assert absolute.get_title() == single.study.look("abs").label
+    (means,) = (line for line in absolute.lines if line.get_marker() == "P")
+    assert means.get_xydata().tolist() == np.eye(2).tolist()
+    lines = [[ln.get_lw() for ln in ax.lines if ln.get_ls() == "-"] for ax in (absolute, relu)]
+    assert lines == [[2.2, 1.1], [1.1, 1.1]]
+
+
 finite = st.floats(-50, 50)
 
 

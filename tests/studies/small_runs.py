@@ -52,6 +52,13 @@ SMALL = {
         "models": ("auto", "mahalanobis", "relative++", "energy"),
         "trials": 2,
     },
+    "clusters": {
+        "data": ("2d-apart-stretched", "10d-overlap-round"),
+        "models": ("abs-classes", "relu-distances", "abs-classes-clusters", "relu-classes-deep"),
+        "epochs": 5,
+        "trials": 2,
+        "samples": 20,
+    },
     "transfer": {
         "data": ("iris", "wine"),
         "models": ("relu-linear", "relu-l2-neg", "boosting", "knn"),
