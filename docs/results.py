@@ -21,7 +21,6 @@ from pathlib import Path
 import msgspec
 
 from mahalens.errors import InputError, RunFolderError
-from mahalens.report.numbers import number
 from mahalens.report.records import Row, RunRecords, load_run
 from mahalens.report.run_tables import (
     about,
@@ -32,7 +31,7 @@ from mahalens.report.run_tables import (
     outcomes_table,
     results_tables,
 )
-from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table
+from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table, number
 
 RUNS = Path(__file__).parent / "runs"
 """The committed records: a folder for each run behind a figure."""

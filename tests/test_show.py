@@ -16,7 +16,7 @@ from torch import nn
 import mahalens
 from mahalens import _show, detection, train
 from mahalens.data.dataset import Samples
-from mahalens.data.sequences import Series
+from mahalens.data.formats import Series
 from mahalens.detection.record import DetectionRecord, MethodResult
 from mahalens.report.records import Curve, Outcome, Row, Summary
 from mahalens.report.tables import Cell, Column, Table

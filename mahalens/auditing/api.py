@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mahalens._version import __version__
-from mahalens.auditing._inputs import as_bias, as_weight
 from mahalens.auditing.baseline import COPIES, baseline_evidence, untrained_copy
 from mahalens.auditing.batches import USUAL_MASK, Batch, Classes, DataBatches
 from mahalens.auditing.gather import LayerGatherer, gather_batch
@@ -30,11 +29,18 @@ from mahalens.auditing.readings import read_histograms, read_prototypes, read_wh
 from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings, Skipped
 from mahalens.auditing.runner import Forward, Runner, predicted, scores_of, untouched
 from mahalens.auditing.site import Site
-from mahalens.auditing.suggestions import suggest
 from mahalens.auditing.trace import ELEMENTWISE
-from mahalens.auditing.verdict import Evidence, Verdict, judge_layers, layer_evidence, summarise
+from mahalens.auditing.verdict import (
+    Evidence,
+    Verdict,
+    judge_layers,
+    layer_evidence,
+    suggest,
+    summarise,
+)
 from mahalens.auditing.whitening import WhiteningReading, output_whitening, read_whitening
 from mahalens.errors import InputError
+from mahalens.geometry._checks import as_bias, as_weight
 
 _COMPARED = ("distance-like", "intensity-like", "mixed")
 """Words that a layer gets only if it differs from an untrained one."""

@@ -25,9 +25,9 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from mahalens._show import Shown
-from mahalens.auditing._inputs import as_bias, as_weight, in_float64, unit_rows
-from mahalens.auditing.pairs import deduplicate, mirrored_pairs
+from mahalens.auditing.pairs import deduplicate, mirrored_pairs, unit_rows
 from mahalens.errors import InputError
+from mahalens.geometry._checks import as_bias, as_weight, in_float64
 from mahalens.geometry.gaussian import Gaussian
 
 

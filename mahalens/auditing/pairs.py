@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from mahalens._show import Shown
-from mahalens.auditing._inputs import as_weight, unit_rows
 from mahalens.errors import InputError
+from mahalens.geometry._checks import as_weight
 
 DUPLICATE_TOLERANCE = 1e-6
 """Largest distance between the directions of duplicates, and relative one between their offsets:
@@ -469,3 +469,15 @@ class _BestPairs:
         if len(self._codes) == self._capacity:
             self._last = (float(self._values[-1]), int(self._codes[-1]))
         self._waiting, self._held = [], 0
+
+
+def unit_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows at unit length [K, D] and their lengths [K]; a zero row stays zero.
+
+    Each row is first divided by its largest entry, so that squares neither overflow nor vanish.
+    """
+    largest = weight.abs().amax(dim=1, keepdim=True)
+    scaled = weight / torch.where(largest > 0, largest, torch.ones_like(largest))
+    lengths = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    unit = scaled / torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+    return unit, (largest * lengths).squeeze(1)

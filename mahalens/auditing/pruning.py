@@ -17,14 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from mahalens._show import counted, table_html
-from mahalens.auditing._prune_paths import Shapes, copied
 from mahalens.auditing._prune_plan import (
     ACTIONS,
     Done,
     LayerPlan,
     Left,
     Planner,
+    Shapes,
     as_double,
+    copied,
     require_fitting,
 )
 from mahalens.auditing.batches import Batch, DataBatches

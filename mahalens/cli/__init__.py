@@ -238,7 +238,7 @@ def _run() -> None:
     except Exception as error:
         if stopped():
             _fail("stopped", 130)
-        from mahalens.geometry._memory import is_out_of_memory
+        from mahalens.geometry._checks import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

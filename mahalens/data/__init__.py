@@ -17,8 +17,8 @@
 =======================  ==================================================================
 
 Modules, from the bottom up: ``named`` (which sets there are, and where their files lie),
-``formats`` (readers of files), ``draws``, ``dataset`` (the values), ``sequences``, ``files``
-(loading), ``backbones`` (pretrained networks) and ``fetch``. Listing and fetching need no torch.
+``formats`` (readers of files), ``draws``, ``dataset`` (the values), ``files`` (loading),
+``backbones`` (pretrained networks) and ``fetch``. Listing and fetching need no torch.
 """
 
 import lazy_loader as _lazy

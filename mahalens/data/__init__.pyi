@@ -10,6 +10,6 @@ from .draws import stream as stream
 from .fetch import fetch_set as fetch_set
 from .files import load_samples as load_samples
 from .files import load_set as load_set
+from .formats import load_series as load_series
 from .formats import read_idx as read_idx
-from .sequences import load_series as load_series
-from .sequences import read_ts as read_ts
+from .formats import read_ts as read_ts

@@ -21,8 +21,7 @@ from mahalens.data.formats import array_names, read_npz, require_file, unreadabl
 from mahalens.errors import InputError
 from mahalens.files import write_file
 from mahalens.geometry import Ellipsoids, ellipsoids
-from mahalens.geometry._checks import require_count, require_finite
-from mahalens.geometry._memory import require_memory
+from mahalens.geometry._checks import require_count, require_finite, require_memory
 from mahalens.geometry.covariance import symmetric_tolerance
 from mahalens.geometry.gaussian import Gaussian
 

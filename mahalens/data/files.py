@@ -35,7 +35,10 @@ from mahalens.data.draws import stream
 from mahalens.data.formats import (
     KINDS,
     SMALLER,
+    TEST,
+    TRAIN,
     array_names,
+    load_series,
     open_package,
     read_arrays,
     read_batch,
@@ -48,6 +51,7 @@ from mahalens.data.named import (
     IMAGES,
     PIXELS,
     PUBLISHED,
+    SEQUENCE_SETS,
     SEQUENCES,
     SETS,
     SPLITS,
@@ -61,10 +65,8 @@ from mahalens.data.named import (
     files_in,
     find_set,
 )
-from mahalens.data.sequences import TEST, TRAIN, load_sequences
 from mahalens.errors import InputError, require_extra
-from mahalens.geometry._checks import dtype_name
-from mahalens.geometry._memory import refusing_memory, require_memory
+from mahalens.geometry._checks import dtype_name, refusing_memory, require_memory
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -133,7 +135,7 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
         if name in _LOADERS:
             return _from_sklearn(name)
         if name in SEQUENCES:
-            return load_sequences(name)
+            return _load_sequences(name)
         if name in SETS:
             return _published(name)
     path = Path(name)
@@ -142,7 +144,7 @@ def load_set(name: str | os.PathLike[str]) -> LabelledData:
     if not os.path.exists(path):
         raise InputError(f"{path}: there is no such set, folder or file; wanted {_SET_WANTED}")
     if path.suffix.lower() == ".ts":
-        return load_sequences(path)
+        return _load_sequences(path)
     if path.suffix.lower() not in KINDS:
         kind = path.suffix or "nothing"
         raise InputError(f"{path}: the name of this file ends in {kind!r}; wanted {_SET_WANTED}")
@@ -203,6 +205,26 @@ def load_samples(
 
 
 # Named sets and folders of published formats.
+
+
+def _load_sequences(name: str | os.PathLike[str]) -> LabelledData:
+    """Load series flattened, ``[N, C * L]``: all steps of the first channel, then of the next.
+
+    ``image_shape`` is ``None``, as series are not to be drawn as images; their shape is that of
+    :func:`load_series`. ``largest`` is the largest absolute value.
+    """
+    train, test = load_series(name)
+    x = train.x.flatten(1)
+    largest = float(x.abs().max())
+    if largest == 0:
+        raise InputError(f"{name}: has nothing but zeros; give series that differ")
+    title, source = Path(name).name.removesuffix(TRAIN), str(name)
+    if isinstance(name, str) and name in SEQUENCE_SETS:
+        title, source = name, f"the published files of {SEQUENCE_SETS[name].stem}"
+    try:
+        return LabelledData(title, x, train.y, test.x.flatten(1), test.y, None, largest, source)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _from_sklearn(name: str) -> LabelledData:

@@ -28,41 +28,39 @@ from torch import Tensor, nn
 
 from mahalens.errors import InputError
 from mahalens.geometry._checks import require_count
-from mahalens.init.clusters import (
+from mahalens.init.targets import (
+    ROWS,
     Axes,
     Distances,
+    Ellipsoidal,
     Generator,
+    Hyperplanes,
+    Layer,
+    Prototypes,
+    Rows,
+    Weights,
     by_class,
+    check_layer,
     class_groups,
     distance_of,
     groups_by_number,
     groups_for,
+    groups_of,
+    has_bias,
     k_means,
     means_of,
     mirrored,
     pooled_spread,
     principal_axes,
     prototypes_of,
+    put,
+    rows_of,
     shape_of,
     shaped,
     spheres,
-    within_groups,
-)
-from mahalens.init.targets import (
-    ROWS,
-    Ellipsoidal,
-    Hyperplanes,
-    Layer,
-    Prototypes,
-    Rows,
-    Weights,
-    check_layer,
-    groups_of,
-    has_bias,
-    put,
-    rows_of,
     units_of,
     width_of,
+    within_groups,
 )
 from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead

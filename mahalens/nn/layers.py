@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mahalens.errors import InputError
-from mahalens.geometry._memory import require_memory
+from mahalens.geometry._checks import require_memory
 
 
 class Abs(nn.Module):

@@ -17,7 +17,6 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from mahalens.report.numbers import in_sentence, number
 from mahalens.report.records import RunRecords, in_order
 from mahalens.report.style import (
     DASHED,
@@ -41,6 +40,7 @@ from mahalens.report.style import (
     positive_range,
     set_log_ticks,
 )
+from mahalens.report.tables import in_sentence, number
 from mahalens.studies.plots import Diagonal, Grid, Levels, Plane, Plot, Ridges
 from mahalens.studies.study import Model
 

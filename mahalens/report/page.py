@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from mahalens.errors import require_extra
 from mahalens.files import write_file
 from mahalens.report import run_tables
-from mahalens.report.numbers import MISSING, anything, duration, in_sentence, interval
 from mahalens.report.records import RunRecords, damaged, load_run
-from mahalens.report.tables import environment
+from mahalens.report.tables import MISSING, anything, duration, environment, in_sentence, interval
 from mahalens.studies.folder import FIGURES, PLOTS, REPORT, is_unchanged
 from mahalens.studies.plots import Ridges
 from mahalens.studies.study import Option, Study

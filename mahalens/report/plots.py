@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from mahalens.report import array_plots
-from mahalens.report.numbers import in_sentence, number
 from mahalens.report.records import Comparison, Curve, RunRecords
 from mahalens.report.style import (
     DASHED,
@@ -52,6 +51,7 @@ from mahalens.report.style import (
     styled,
     tick_gap,
 )
+from mahalens.report.tables import in_sentence, number
 from mahalens.studies import plots as kinds
 from mahalens.studies.study import Metric, Model
 

@@ -26,7 +26,7 @@ from mahalens._show import Shown, counted, cut, quoted, table_html
 from mahalens.errors import RunFolderError
 from mahalens.files import is_folder, name_of, read_file
 from mahalens.progress import printable
-from mahalens.report.numbers import number
+from mahalens.report.tables import number
 from mahalens.studies.claims import SIGNIFICANT, Judgement
 from mahalens.studies.folder import CONFIG, CURVES, PLOTS, SUMMARY, TRIALS, RunConfig, checksums
 from mahalens.studies.plots import AllMetrics

@@ -18,8 +18,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from mahalens.report.numbers import (
+from mahalens.report.records import Comparison, Outcome, Row, RunRecords, in_order
+from mahalens.report.tables import (
     MISSING,
+    Cell,
+    Column,
+    Line,
+    Section,
+    Table,
     anything,
     duration,
     in_sentence,
@@ -30,9 +36,8 @@ from mahalens.report.numbers import (
     p_value,
     published_value,
     signed,
+    stack,
 )
-from mahalens.report.records import Comparison, Outcome, Row, RunRecords, in_order
-from mahalens.report.tables import Cell, Column, Line, Section, Table, stack
 from mahalens.studies.claims import Judgement
 from mahalens.studies.plots import Ridges
 from mahalens.studies.study import Metric

@@ -28,7 +28,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from mahalens.report.numbers import in_sentence, number
+from mahalens.report.tables import in_sentence, number
 from mahalens.studies.study import Metric
 
 Floats = NDArray[np.float64]

@@ -1,14 +1,14 @@
 from .comparisons import Comparison as Comparison
+from .comparisons import Equivalence as Equivalence
 from .comparisons import FamilyComparison as FamilyComparison
 from .comparisons import PairedComparison as PairedComparison
 from .comparisons import SummaryComparison as SummaryComparison
 from .comparisons import compare as compare
 from .comparisons import compare_family as compare_family
 from .comparisons import compare_summaries as compare_summaries
+from .comparisons import equivalent as equivalent
 from .comparisons import holm as holm
 from .comparisons import paired_lower as paired_lower
-from .equivalence import Equivalence as Equivalence
-from .equivalence import equivalent as equivalent
 from .summaries import Proportion as Proportion
 from .summaries import SpreadRatio as SpreadRatio
 from .summaries import Summary as Summary

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from mahalens import nn, train
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Both, Claim, Difference, Lower, Within
 from mahalens.studies.plots import Curves, Dots
 from mahalens.studies.representation import (

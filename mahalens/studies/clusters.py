@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from mahalens import auditing, data, init, nn, train
 from mahalens.errors import InputError
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Claim, Difference
 from mahalens.studies.plots import Curves, Dots, Plane
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens import data, detection
 from mahalens.errors import InputError
-from mahalens.studies import study
-from mahalens.studies._torch import torch
+from mahalens.studies import study, torch
 from mahalens.studies.claims import Average, Claim, Difference, Every, Lower, TrialShare
 from mahalens.studies.plots import Dots, Scatter
 from mahalens.studies.study import (

@@ -23,7 +23,7 @@ import numpy as np
 
 from mahalens import geometry
 from mahalens.errors import InputError, RunFolderError
-from mahalens.studies._torch import torch
+from mahalens.studies import torch
 from mahalens.studies.claims import Average, Both, Claim, Lower, Ratio, TrialShare, claims_from
 from mahalens.studies.plots import Against, AllMetrics, Curves, Levels
 from mahalens.studies.study import (
@@ -580,7 +580,7 @@ LARGE_STEP = 1e9
 
 def check(config: EllipsoidConfig, folder: Path | None) -> dict[str, Any]:
     """Refuse a run that would not fit into memory, or data that do not fit the options."""
-    from mahalens.geometry._memory import require_memory
+    from mahalens.geometry._checks import require_memory
 
     if config.data is not None:
         from mahalens.studies.ellipsoids_data import check_data

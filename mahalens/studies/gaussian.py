@@ -19,7 +19,7 @@ import msgspec
 
 from mahalens import auditing, data, init, nn, train
 from mahalens.errors import IllConditionedWarning, InputError, RunFolderError
-from mahalens.studies._torch import torch
+from mahalens.studies import torch
 from mahalens.studies.claims import (
     AboveChance,
     Average,

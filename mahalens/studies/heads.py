@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens.errors import InputError
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Both, Claim, Difference, Lower, Within
 from mahalens.studies.plots import Dots, Scatter
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mahalens import data, nn, train
 from mahalens.errors import InputError
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Both, Claim, Difference, Every, Lower, Within
 from mahalens.studies.plots import Against, Curves, Dots
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study

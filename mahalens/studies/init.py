@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from mahalens import data, nn, train
 from mahalens.errors import InputError
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Claim, Difference, Lower
 from mahalens.studies.plots import Curves, Differences, Dots
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mahalens.data import LabelledData, stream
 from mahalens.errors import InputError
-from mahalens.geometry._memory import require_memory
+from mahalens.geometry._checks import require_memory
 from mahalens.nn import Chain
 from mahalens.nn.chain import ELEMENTWISE
 from mahalens.studies.run import thread_count

@@ -23,8 +23,7 @@ import numpy as np
 from mahalens import nn, stats, train
 from mahalens.errors import InputError, RunFolderError
 from mahalens.files import read_file
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Both, Every, Lower
 from mahalens.studies.folder import (
     LEVELS,

@@ -18,8 +18,7 @@ import numpy as np
 
 from mahalens import nn
 from mahalens.errors import InputError
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Average, Both, Difference, Every, Lower, Within
 from mahalens.studies.plots import Curves, Dots, Grid, Ridges, Scatter, Spans
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
@@ -587,7 +586,7 @@ def published_value(metric: str, model: str, data: str, epochs: int) -> study.Pu
 
 def check(config: RepresentationConfig, folder: Path | None) -> dict[str, Any]:
     """Load the data; refuse data that nothing can be learned from, and runs that do not fit."""
-    from mahalens.geometry._memory import require_memory
+    from mahalens.geometry._checks import require_memory
     from mahalens.studies.networks import pixel_facts
 
     facts = pixel_facts(config)

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 from mahalens import data, nn, train
 from mahalens.data.named import GROUP, SEQUENCES, TABLES
 from mahalens.errors import InputError
-from mahalens.studies import claims, study
-from mahalens.studies._torch import torch
+from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Claim, Difference, Every
 from mahalens.studies.plots import Differences, Dots
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study

@@ -16,8 +16,7 @@ from mahalens.auditing.readings import (
     _overlaps,
 )
 from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings, Skipped
-from mahalens.auditing.suggestions import Suggestion
-from mahalens.auditing.verdict import Verdict
+from mahalens.auditing.verdict import Suggestion, Verdict
 from mahalens.auditing.whitening import read_whitening
 
 SIDE = 28

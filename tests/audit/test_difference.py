@@ -7,7 +7,7 @@ import pytest
 import torch
 from records import changed, example_record
 
-from mahalens.auditing.difference import Change, difference
+from mahalens.auditing.record import Change, difference
 
 FC1 = 1  # where it stands in the example
 

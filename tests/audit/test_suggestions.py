@@ -5,7 +5,7 @@ import torch
 from records import unit_reading
 
 from mahalens.auditing.pairs import PairReading
-from mahalens.auditing.suggestions import suggest
+from mahalens.auditing.verdict import suggest
 from mahalens.auditing.whitening import WhiteningReading
 
 

@@ -18,7 +18,7 @@ from mahalens.data import load_set, named
 from mahalens.data.files import fifth_for_test, load_file, load_samples
 from mahalens.data.named import CIFAR_FILES, FILES, TABLES
 from mahalens.errors import InputError
-from mahalens.geometry import _memory as memory
+from mahalens.geometry import _checks as memory
 
 X = RNG.normal(size=(20, 6)).astype(np.float32)
 Y = np.arange(20) % 3

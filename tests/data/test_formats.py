@@ -24,7 +24,7 @@ from mahalens.data import formats, load_gaussian, load_set, read_idx
 from mahalens.data.files import load_samples
 from mahalens.data.formats import read_batch
 from mahalens.errors import InputError
-from mahalens.geometry import _memory as memory
+from mahalens.geometry import _checks as memory
 
 X = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
 Y = np.arange(20) % 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 from data_helpers import put, refusal
 
-from mahalens.data import load_series, load_set, read_ts, sequences
+from mahalens.data import formats, load_series, load_set, read_ts
 from mahalens.data.named import SEQUENCE_SETS, SequenceSet
 
 HEAD = "@problemName Mine\n@timeStamps false\n@missing false\n@classLabel true up down\n"
@@ -77,7 +77,7 @@ class TestReading:
         path.write_bytes(b"\xff\xfe\x00")
         assert "is not text; wanted a .ts file of labelled series" in refusal(read_ts, path)
         assert "is not the published file (SHA-256 " in refusal(read_ts, path, "0" * 64)
-        monkeypatch.setattr(sequences, "FILE_LIMIT", 5)
+        monkeypatch.setattr(formats, "SERIES_LIMIT", 5)
         assert "has more than 5 bytes" in refusal(read_ts, save(path, PLAIN))
 
 

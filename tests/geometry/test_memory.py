@@ -9,8 +9,8 @@ import torch
 from geometry_cases import refused
 
 from mahalens.errors import InputError
-from mahalens.geometry import _memory
-from mahalens.geometry._memory import (
+from mahalens.geometry import _checks
+from mahalens.geometry._checks import (
     UNASKED,
     available_memory,
     is_out_of_memory,
@@ -80,7 +80,7 @@ def test_memory_is_far_below_one_number_for_every_product():
 @pytest.fixture
 def free(monkeypatch):
     """Set the number of bytes that are free."""
-    return lambda size: monkeypatch.setattr(_memory, "available_memory", lambda: size)
+    return lambda size: monkeypatch.setattr(_checks, "available_memory", lambda: size)
 
 
 class TestRequireMemory:
@@ -179,7 +179,7 @@ class TestAvailableMemory:
     def test_the_limit_of_the_process_counts(self):
         script = """
 import resource
-from mahalens.geometry._memory import available_memory
+from mahalens.geometry._checks import available_memory
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
 print(available_memory() < 2**33)
 """

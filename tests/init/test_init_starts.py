@@ -22,7 +22,7 @@ from mahalens.init import (
     sample_point_bias_,
     whiten_,
 )
-from mahalens.init.clusters import principal_axes
+from mahalens.init.targets import principal_axes
 from mahalens.nn import DistanceHead, Mahalanobis, OffsetL2, PointSlope
 
 X, Y = planted(3, 4)

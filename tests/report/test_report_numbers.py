@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mahalens.report.numbers import (
+from mahalens.report.tables import (
     MISSING,
     anything,
     duration,

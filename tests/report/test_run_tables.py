@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from runs import MODELS, STUDY, WITHOUT_VARIANTS, edit, make_records, printed, words
 
-from mahalens.report.numbers import MISSING
 from mahalens.report.records import Outcome, Row, RunRecords, load_run
 from mahalens.report.run_tables import (
     about,
@@ -31,7 +30,7 @@ from mahalens.report.run_tables import (
     statements_of,
     unmeasured,
 )
-from mahalens.report.tables import Cell, Section, Table
+from mahalens.report.tables import MISSING, Cell, Section, Table
 from mahalens.studies.plots import Ridges
 from mahalens.studies.study import Metric, Study
 

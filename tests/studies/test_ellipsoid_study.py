@@ -149,7 +149,7 @@ def test_data_that_are_refused(tmp_path, options, message):
 
 def test_runs_that_do_not_fit_say_so_before_they_start(tmp_path, monkeypatch):
     memory = 10**9
-    monkeypatch.setattr("mahalens.geometry._memory.available_memory", lambda: memory)
+    monkeypatch.setattr("mahalens.geometry._checks.available_memory", lambda: memory)
     message = r"--count 1024 with --dim 784.*GB.*--methods spherical,pca-l2"
     with pytest.raises(InputError, match=message):
         start(STUDY, make(published=True), tmp_path / "run")

@@ -24,7 +24,7 @@ from mahalens.nn import Chain
 from mahalens.nn.chain import ELEMENTWISE
 from mahalens.train import SGD, Adam, Batches, CrossEntropy, MeanSquaredError, TrialStack, solve
 from mahalens.train.compiled import CompiledEngine, why_not
-from mahalens.train.compiled.packing import (
+from mahalens.train.compiled.engine import (
     FEW,
     SparseSamples,
     principal_axes,

@@ -32,8 +32,7 @@ from mahalens.train import (
     fit,
     stack,
 )
-from mahalens.train.second_order import FEW_PARAMETERS
-from mahalens.train.stationary import curvature_range, curves_down
+from mahalens.train.second_order import FEW_PARAMETERS, curvature_range, curves_down
 
 SOLVERS = [LevenbergMarquardt, LBFGS]
 METHODS = {"levenberg-marquardt": 10_000, "l-bfgs": 0}

@@ -21,12 +21,12 @@ from mahalens.geometry._checks import (
     dtype_name,
     require_count,
     require_finite,
+    require_memory,
     require_norm,
     require_same_kind,
     require_tensor,
     tensor_of,
 )
-from mahalens.geometry._memory import require_memory
 from mahalens.geometry.covariance import root
 from mahalens.geometry.ellipsoids.products import (
     Norm,

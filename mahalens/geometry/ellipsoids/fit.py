@@ -25,11 +25,11 @@ from mahalens.geometry._checks import (
     labels_of,
     require_count,
     require_finite,
+    require_memory,
     require_same_kind,
     require_tensor,
     tensor_of,
 )
-from mahalens.geometry._memory import require_memory
 from mahalens.geometry.ellipsoids.base import Ellipsoids
 from mahalens.geometry.ellipsoids.kinds import (
     DiagonalEllipsoids,

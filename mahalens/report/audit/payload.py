@@ -22,7 +22,7 @@ from mahalens.auditing.readings import HistogramReading
 from mahalens.auditing.record import AuditRecord, LayerRecord, fields_in
 from mahalens.auditing.verdict import Verdict
 from mahalens.report.audit.tables import interval_of, look_of, rarest, signed, words_of
-from mahalens.report.numbers import is_number, number
+from mahalens.report.tables import is_number, number
 
 Floats = NDArray[np.float64]
 

@@ -25,8 +25,8 @@ from mahalens.report.audit.payload import (
     nearness,
 )
 from mahalens.report.audit.tables import VERDICTS, look_of, short_name
-from mahalens.report.numbers import number
 from mahalens.report.style import GREY, INK, WIDTH, plain
+from mahalens.report.tables import number
 
 _MOST_LAYERS, _MOST_UNITS = 60, 40  # in one figure
 _ROW, _TOP, _BOTTOM = 0.2, 0.8, 1.05  # inches

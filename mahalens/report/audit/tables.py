@@ -13,7 +13,7 @@ from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.auditing.record_tables import Row, layer_row, shortened
 from mahalens.auditing.verdict import Verdict
 from mahalens.progress import printable
-from mahalens.report.numbers import MISSING, is_number, number
+from mahalens.report.tables import MISSING, is_number, number
 
 if TYPE_CHECKING:
     from rich.table import Table
