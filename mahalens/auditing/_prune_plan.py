@@ -231,9 +231,9 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         # Our own modules look at the shape of what they are given, which a proxy does not have.
-        own = type(m).__module__.startswith("mahalens.") and not isinstance(m, Abs | Neg)
+        is_ours = type(m).__module__.startswith("mahalens.") and not isinstance(m, Abs | Neg)
         childless = self.opaque and not any(True for _ in m.children())
-        return own or childless or super().is_leaf_module(m, module_qualified_name)
+        return is_ours or childless or super().is_leaf_module(m, module_qualified_name)
 
 
 def _nodes_of(model: nn.Module, opaque: bool) -> list[fx.Node]:

@@ -329,7 +329,7 @@ class _Audit:
         self.classes.prepare(self.batches, first.labels is not None, self.progress)
         self.gatherers = self._gatherers(sites)
         accuracy = self._gather(unread, shape)
-        if self.classes.given and self.settings.clusters is not None:
+        if self.classes.labelled and self.settings.clusters is not None:
             self.notes.append("the data has labels, so no clusters were looked for")
         skipped = _skipped_parts(self.runner, unread)
         self.gatherers = {key: g for key, g in self.gatherers.items() if g.kept.seen}
@@ -399,7 +399,7 @@ class _Audit:
                 ignored |= others - self.gatherers.keys()
             self.samples += batch.size
             guess = self._guess(output, batch)
-            if guess is not None and batch.labels is not None and self.classes.given:
+            if guess is not None and batch.labels is not None and self.classes.labelled:
                 right += int((guess[0].to("cpu") == batch.labels).sum())
                 judged += batch.size
                 scores = guess[1]

@@ -69,13 +69,13 @@ def untrained_copy(model: nn.Module, seed: int) -> tuple[nn.Module, list[str]]:
 
 def _resize(module: nn.Module, before: Mapping[int, Tensor]) -> None:
     """Bring new weights of a module to their size in the model, and its biases with them."""
-    own = [part for part in module.parameters(recurse=False) if part.is_floating_point()]
-    matrices = [part for part in own if _is_matrix(part)]
+    parameters = [part for part in module.parameters(recurse=False) if part.is_floating_point()]
+    matrices = [part for part in parameters if _is_matrix(part)]
     was, now = (
         sum(float(torch.linalg.vector_norm(part.double())) ** 2 for part in parts) ** 0.5
         for parts in ([before[id(part)] for part in matrices], matrices)
     )
-    for part in own:
+    for part in parameters:
         old = before[id(part)]
         if part.ndim < 2 and part.numel() and bool((old == old.flatten()[0]).all()):
             part.copy_(old)

@@ -349,14 +349,14 @@ class Classes:
         self.kind = "none"
 
     @property
-    def given(self) -> bool:
+    def labelled(self) -> bool:
         """True if the classes are the labels of the data."""
         return self.kind == "given"
 
     @property
     def _listed(self) -> bool:
         """True if classes are numbered in the order of their labels."""
-        return self.given and self._names is None
+        return self.labelled and self._names is None
 
     def prepare(
         self, batches: DataBatches, labelled: bool, progress: Callable[[str, int], None]
@@ -377,7 +377,7 @@ class Classes:
         labels = self.peek(batch)
         if labels is None:
             return None
-        if self._names is not None and self.given and int(labels.max()) >= len(self._names):
+        if self._names is not None and self.labelled and int(labels.max()) >= len(self._names):
             raise InputError(
                 f"the data has the label {int(labels.max())}, but classes names only "
                 f"{len(self._names)}; name one for each label from 0 on"
@@ -463,7 +463,7 @@ class Classes:
             return tuple(f"cluster {number}" for number in range(len(self._counts)))
         if self._listed:
             return tuple(str(label) for label in self._values.tolist())
-        return self._names or () if self.given else ()
+        return self._names or () if self.labelled else ()
 
     def facts(self) -> dict[str, Any]:
         """Return names, numbers of samples and kind of the classes, as a record has them."""

@@ -262,7 +262,7 @@ class _Smallest:
         worse = torch.zeros_like(keys).scatter_add_(0, numbers, (here & ~better).to(keys))
         return keys.masked_fill(worse > 0, torch.inf)
 
-    def found(self) -> tuple[Tensor, Tensor, Tensor]:
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
         """Samples, positions and keys [K, count], the smallest first; -1, -1 and inf if fewer."""
         return self.samples.T.clone(), self.positions.T.clone(), self.keys.T.clone()
 

@@ -428,8 +428,8 @@ class PrototypeReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=Fals
 
 def read_prototypes(gathered: LayerGatherer, length: Tensor) -> PrototypeReading:
     """Return the inputs nearest each unit's zero set, and the most active ones."""
-    near_sample, near_position, near = gathered.near.found()
-    strong_sample, strong_position, strong = gathered.strong.found()
+    near_sample, near_position, near = gathered.near.result()
+    strong_sample, strong_position, strong = gathered.strong.result()
     divisor = torch.where(length > 0, length, torch.full_like(length, torch.nan))
     values = -strong.double()
     apply = gathered.site.apply

@@ -81,10 +81,10 @@ def audit_text(record: AuditRecord) -> str:
 
 def _left_out(record: AuditRecord, most_numbers: int, most_in_all: int) -> list[str]:
     """Return the paths of the tensors that stay out: samples first, then layer by layer."""
-    found: dict[str, Tensor] = {}
-    to_plain(record, found.__setitem__, lambda number: None)
-    paths = sorted(found, key=lambda path: path.startswith("layers."))
-    sizes = {path: found[path].numel() for path in paths}
+    values: dict[str, Tensor] = {}
+    to_plain(record, values.__setitem__, lambda number: None)
+    paths = sorted(values, key=lambda path: path.startswith("layers."))
+    sizes = {path: values[path].numel() for path in paths}
     never = {path for path in sizes if path == "examples" or path.endswith(".class_quantiles")}
     counts = Counter(size for path, size in sizes.items() if path not in never)
     total = 0

@@ -194,8 +194,8 @@ def load_samples(
             data = replace(data, source=f"{spec} as published")
         return data.samples(split, pixels).drawn(limit, seed)
     if isinstance(spec, str) and spec in IMAGES:
-        found = _find_packaged(spec)
-        return _image_samples(f"{spec} as published", found, pixels, limit, image_size, seed)
+        images = _find_packaged(spec)
+        return _image_samples(f"{spec} as published", images, pixels, limit, image_size, seed)
     path = Path(spec)
     if os.path.isdir(path):
         return _folder_samples(path, split, pixels, limit, image_size, seed)
@@ -565,24 +565,24 @@ def _folder_samples(
     seed: int,
 ) -> Samples:
     try:
-        found = _find_images(path)
+        images = _find_images(path)
     except InputError as error:
         try:  # a folder with IDX files or CIFAR's batches
             return load_set(path).samples(split, pixels).drawn(limit, seed)
         except InputError:
             raise error from None
-    return _image_samples(str(path), found, pixels, limit, image_size, seed)
+    return _image_samples(str(path), images, pixels, limit, image_size, seed)
 
 
 def _image_samples(
     place: str,
-    found: tuple[list[str], Sequence[_File], list[int]],
+    images: tuple[list[str], Sequence[_File], list[int]],
     pixels: str,
     limit: int | None,
     image_size: tuple[int, int] | None,
     seed: int,
 ) -> Samples:
-    classes, files, labels = found
+    classes, files, labels = images
     chosen = draw_indices(len(files), limit, seed)
     x = _read_images([files[i] for i in chosen.tolist()], image_size)
     scaled, scale = scale_pixels(x, 255.0, pixels)

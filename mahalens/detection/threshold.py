@@ -113,8 +113,8 @@ class Calibration(nn.Module):
             return self._p_values(scores, cells)
         rows = max(1, _PAIRS // len(self.scores))
         parts = [
-            self._p_values(some, own)
-            for some, own in zip(scores.split(rows), cells.split(rows), strict=True)
+            self._p_values(some, cell)
+            for some, cell in zip(scores.split(rows), cells.split(rows), strict=True)
         ]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 

@@ -217,7 +217,7 @@ def draw_grid(plot: Grid, records: RunRecords) -> Figure | None:
     ]
     if not cells:
         return None
-    widest = max(sum(v is own for v, _, _ in cells) for own, _, _ in cells)
+    widest = max(sum(v is each for v, _, _ in cells) for each, _, _ in cells)
     labels = {model: plain(records.study.look(model).label) for _, model, _ in cells}
     longest = max(len(line) for label in labels.values() for line in label.split(", "))
     columns = max(1, min(max(widest, 2), 6, int(WIDTH / (0.5 + 0.075 * longest))))

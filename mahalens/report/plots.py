@@ -153,9 +153,9 @@ def _scales(
     """Return a scale for each variant; those of the same data, with other pixels, share one."""
     values = {variant.variant: numbers(variant) for variant in variants}
     if variants[0].study.variant == "pixels":
-        every = [value for own in values.values() for value in own]
+        every = [value for of_variant in values.values() for value in of_variant]
         values = dict.fromkeys(values, every)
-    return {name: scale_for(metric, own) for name, own in values.items()}
+    return {name: scale_for(metric, of_variant) for name, of_variant in values.items()}
 
 
 def _with(
@@ -336,7 +336,7 @@ def _draw_curves(plot: kinds.Curves, records: RunRecords) -> Figure | None:
     scales = _scales(
         metric,
         variants,
-        lambda own: _reach(plot, [p for p in shown if p.variant.variant == own.variant]),
+        lambda wanted: _reach(plot, [p for p in shown if p.variant.variant == wanted.variant]),
     )
     share = plot.than is None and (len(variants) == 1 or records.study.variant == "pixels")
     height = 2.3 if plot.than is not None else 2.75 if len(shown) > 6 else 3.1
@@ -377,8 +377,8 @@ def _arranged(plot: kinds.Curves, records: RunRecords) -> tuple[list[_Panel], in
     """
     groups: dict[str, list[str]] = {}
     for model in array_plots.chosen(plot, records):
-        own = records.study.look(model).label if plot.panel == "model" else ""
-        groups.setdefault(plot.panel(model) if callable(plot.panel) else own, []).append(model)
+        title = records.study.look(model).label if plot.panel == "model" else ""
+        groups.setdefault(plot.panel(model) if callable(plot.panel) else title, []).append(model)
     every = [
         _Panel(variant, group, _curves(plot, variant, models))
         for variant in records.variants()
@@ -664,8 +664,10 @@ def _draw_scatter(plot: kinds.Scatter, records: RunRecords) -> Figure | None:
     # Without "better", as accuracies stand on a linear axis here: two that fall together do so.
     across, up = (msgspec.structs.replace(records.metric(n), better=None) for n in (plot.x, plot.y))
     numbers = functools.partial(_shown if plot.average else _trials, models=models)
-    x_scales = _scales(across, variants, lambda own: numbers(own, metric=plot.x))
-    y_scales = _scales(up, variants, lambda own: [*numbers(own, metric=plot.y), *_fall(plot, own)])
+    x_scales = _scales(across, variants, lambda each: numbers(each, metric=plot.x))
+    y_scales = _scales(
+        up, variants, lambda each: [*numbers(each, metric=plot.y), *_fall(plot, each)]
+    )
     guides: dict[str, Entry] = {}
     for ax, variant in zip(axes, variants, strict=True):
         x, y = x_scales[variant.variant], y_scales[variant.variant]
@@ -840,16 +842,16 @@ def _draw_lines(
     if not scale.log:
         ax.axhline(0.0, color=INK, lw=0.9, zorder=2)
     entries: dict[str, Entry] = {}
-    for turn, (name, own) in enumerate(lines.items()):
-        colours = {looks[model].colour for model in own.values()}
+    for turn, (name, line) in enumerate(lines.items()):
+        colours = {looks[model].colour for model in line.values()}
         colour = colours.pop() if len(colours) == 1 else PALETTE[turn % len(PALETTE)]
         style: dict[str, Any] = {"color": colour, "marker": "os^Dv"[turn % 5], "ms": 5.5, "lw": 1.6}
         low, high = across.limits()
         aside = 0.011 * (turn - (len(lines) - 1) / 2) * (high - low)  # or intervals would hide
-        places = across.at(sorted(own)) + aside
-        for x, number in zip(places, sorted(own), strict=True):
-            ax.plot([x, x], spreads[own[number]][1:], "-", color=colour, lw=1.3, zorder=3)
-        ax.plot(places, [spreads[own[number]][0] for number in sorted(own)], zorder=4, **style)
+        places = across.at(sorted(line)) + aside
+        for x, number in zip(places, sorted(line), strict=True):
+            ax.plot([x, x], spreads[line[number]][1:], "-", color=colour, lw=1.3, zorder=3)
+        ax.plot(places, [spreads[line[number]][0] for number in sorted(line)], zorder=4, **style)
         entries[name] = key(plain(name), **style)
     levels = [model for model in models if plot.at(model) is None]
     for turn, model in enumerate(levels):

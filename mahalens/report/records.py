@@ -237,7 +237,12 @@ class RunRecords:
 
     def measured_models(self) -> list[str]:
         """Return the models that have trials here."""
-        return [m for own in self.all_trials.values() for models in own.values() for m in models]
+        return [
+            m
+            for by_model in self.all_trials.values()
+            for models in by_model.values()
+            for m in models
+        ]
 
     def metrics(self) -> list[str]:
         """Return the metrics that have a number here, in the order of the study."""
@@ -282,7 +287,7 @@ class RunRecords:
         return replace(
             self,
             summary=summary,
-            all_trials={n: own for n, own in self.all_trials.items() if n == variant},
+            all_trials={n: models for n, models in self.all_trials.items() if n == variant},
             plots={n[len(start) :]: a for n, a in self.plots.items() if n.startswith(start)},
             variant=variant,
             title=self.study.variant_title(variant) if variant else "",
@@ -295,9 +300,9 @@ def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
     >>> in_order(["new", "b", "a", "b"], ["a", "b", "c"])
     ['a', 'b', 'new']
     """
-    given = dict.fromkeys(names)
-    first = [name for name in known if name in given]
-    return list(dict.fromkeys([*first, *given]))
+    unique = dict.fromkeys(names)
+    first = [name for name in known if name in unique]
+    return list(dict.fromkeys([*first, *unique]))
 
 
 def load_runs(folders: Iterable[Path]) -> dict[str, RunRecords]:

@@ -135,7 +135,7 @@ def headline(verdicts: Iterable[str]) -> str:
     counts = [(verdicts.count(verdict), forms) for verdict, forms in verbs.items()]
     (count, verb), *others = [(n, forms[n > 1]) for n, forms in counts if n]
     parts = [f"{count} of {total} claims {verb} in this run"]
-    parts += [f"{n} {said}" for n, said in others]
+    parts += [f"{n} {word}" for n, word in others]
     return f"{', '.join(parts[:-1])} and {parts[-1]}."
 
 
@@ -252,11 +252,11 @@ def _metrics(records: RunRecords) -> Table:
 
 def _metric_line(records: RunRecords, model: str, row: Row) -> tuple[Cell, ...]:
     detail = row.published_detail or {}
-    told = ", ".join(f"{name} {number(v)}" for name, v in detail.items() if is_number(v))
+    text = ", ".join(f"{name} {number(v)}" for name, v in detail.items() if is_number(v))
     mean = Cell("no value") if row.mean is None else Cell(number(row.mean), bold=True)
     spread = (row.std, row.min, row.max, row.best, row.n)
     sd, *rest = (Cell(number(value)) for value in spread)
-    published = Cell(published_value(row.published), below=told)
+    published = Cell(published_value(row.published), below=text)
     return (model_cell(records, model), mean, published, sd, Cell(interval(row.ci95)), *rest)
 
 

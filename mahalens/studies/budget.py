@@ -94,8 +94,8 @@ def within_budget(study: Study[C], config: C, facts: Mapping[str, Any], speed: f
         if after is not None and after != before:
             label = {"train_size": "training samples"}.get(name, name)
             changes.append(f"{label} cut from {before:,} to {after:,}")
-    told = f"budget of {config.budget:.0f} s: {', '.join(changes)}"
-    return msgspec.structs.replace(cut, shortened=(*config.shortened, told))
+    note = f"budget of {config.budget:.0f} s: {', '.join(changes)}"
+    return msgspec.structs.replace(cut, shortened=(*config.shortened, note))
 
 
 def _largest(config: C, name: str, least: int, most: int, fits: Callable[[C], bool]) -> C:
@@ -128,7 +128,7 @@ def measure_costs(study: Study[C], config: C, facts: Mapping[str, Any]) -> list[
     data = facts.get("data")
     costs = []
     for variant, work in dict.fromkeys((job.variant, job.work) for job in study.jobs(config)):
-        own = data.get(variant_name(variant), {}) if isinstance(data, dict) else facts
+        about = data.get(variant_name(variant), {}) if isinstance(data, dict) else facts
         job = Job(variant, work, 0, 1)
 
         def timed(epochs: int, job: Job = job) -> float:
@@ -145,5 +145,5 @@ def measure_costs(study: Study[C], config: C, facts: Mapping[str, Any]) -> list[
             epochs = min(most, 4 * epochs)
             longer = timed(epochs)
         step = max(0.0, (longer - short) / max(1, epochs - 1))
-        costs.append(Cost(max(0.0, short - step), step, int(own.get("training_samples", 0))))
+        costs.append(Cost(max(0.0, short - step), step, int(about.get("training_samples", 0))))
     return costs

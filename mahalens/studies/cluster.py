@@ -475,14 +475,14 @@ def compute_on_worker(files: bytes, errand: bytes) -> bytes:
     """
     worker: Any = _distributed().get_worker()
     key = worker.get_current_task()
-    told = msgspec.json.decode(errand, type=Errand)
+    order = msgspec.json.decode(errand, type=Errand)
     spoken = 0.0
 
     def report(share: float, text: str) -> None:
         nonlocal spoken
         if time.monotonic() - spoken >= TELL_EVERY:
             spoken = time.monotonic()
-            worker.log_event(told.mark, [told.job.name, share, text])
+            worker.log_event(order.mark, [order.job.name, share, text])
 
     def unwanted() -> bool:
         """Return whether the run was stopped, or has vanished: nobody holds the future then."""
@@ -491,7 +491,7 @@ def compute_on_worker(files: bytes, errand: bytes) -> bytes:
 
     _computing.add(threading.get_ident())
     try:
-        return _compute(files, told, report, unwanted)
+        return _compute(files, order, report, unwanted)
     finally:
         _computing.discard(threading.get_ident())
 
@@ -508,10 +508,10 @@ def _compute(files: bytes, errand: Errand, report: Any, unwanted: Stop) -> bytes
     if folder is not None and (folder.path / result_file(job)).exists():
         return b""
     study = load_study(record.study)
-    with _inputs(study, errand, files, folder) as (options, own, inputs):
+    with _inputs(study, errand, files, folder) as (options, here, inputs):
         config = msgspec.convert(options, study.config)
         context = Context(folder=folder, inputs=inputs, on_report=report, stop=unwanted)
-        result = compute(study, config, own, record, context)
+        result = compute(study, config, here, record, context)
     sealed = seal(result, result_file(job), record.digest)
     if folder is None:
         return sealed

@@ -202,17 +202,17 @@ class EllipsoidConfig(Config, frozen=True, kw_only=True):
             raise InputError(f"--shrinkage {self.shrinkage}: give a number from 0 to below 1")
 
     @classmethod
-    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+    def with_defaults(cls, *, published: bool = False, **values: Any) -> Self:
         """Fill in the options that are not given: a small run, or the size of the experiment."""
-        if published and given.get("data") is not None:
+        if published and values.get("data") is not None:
             raise InputError(
                 "--published and --data: the experiment has no data; leave one of them out"
             )
-        if given.get("data") is None:
+        if values.get("data") is None:
             for name in ("clusters", "train-size", "shrinkage"):
-                if given.get(name.replace("-", "_")) is not None:
+                if values.get(name.replace("-", "_")) is not None:
                     raise InputError(f"--{name} without --data: it is for fits to data; add --data")
-        return super().with_defaults(published=published, **given)
+        return super().with_defaults(published=published, **values)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -755,8 +755,8 @@ def _distance_error(drawn: Drawn, problem: SearchProblem) -> Tensor:
     full = drawn.full_distances
     if full is None:
         return torch.full((len(problem),), math.nan, dtype=torch.float64)
-    own = problem.ellipsoids.distances(drawn.truth, norm=problem.norm)
-    return (own.double() / full.double() - 1).abs().median(dim=1).values
+    distances = problem.ellipsoids.distances(drawn.truth, norm=problem.norm)
+    return (distances.double() / full.double() - 1).abs().median(dim=1).values
 
 
 def _cross_error(drawn: Drawn, problem: SearchProblem) -> Tensor:
@@ -843,7 +843,7 @@ def finish(config: EllipsoidConfig, results: Results) -> None:
         return
     from mahalens.data.draws import draw_points
 
-    drawing = max(float(own.columns["drawing"][0]) for own in results.measures.values())
+    drawing = max(float(measured.columns["drawing"][0]) for measured in results.measures.values())
     results.facts |= {"drawing_seconds": drawing, "seconds": drawing}
     results.weights["points"] = {
         name: draw_points(config.dim, config.trials, config.seed, name, torch.float32)

@@ -71,8 +71,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256 of all that decides the numbers of the run."""
         machine = (self.device, self.threads, self.engine)
-        told = (self.study, self.seed, self.protocol, self.scaled, self.options, self.inputs)
-        content = msgspec.json.encode((*machine, *told), order="deterministic")
+        deciding = (self.study, self.seed, self.protocol, self.scaled, self.options, self.inputs)
+        content = msgspec.json.encode((*machine, *deciding), order="deterministic")
         return hashlib.sha256(content).hexdigest()
 
 
@@ -208,12 +208,12 @@ class RunFolder:
             content = read_file(path)
         except OSError as error:
             raise _unusable(path, f"cannot be read ({error.strerror})") from None
-        found = _seal_of(content)
-        if found is None:
+        sealed = _seal_of(content)
+        if sealed is None:
             if self.config.checksum is None:  # made by an earlier version
                 return content
             raise _unusable(path, "is damaged")
-        checksum, run, name = found
+        checksum, run, name = sealed
         if _checksum(content, checksum) != checksum:
             raise _unusable(path, "is damaged (its checksum does not fit)")
         if name != path.relative_to(self.path).as_posix():
@@ -266,9 +266,9 @@ def _safetensors(tensors: Mapping[str, Any], metadata: dict[str, str] | None) ->
 _BLANK = "0" * 64
 
 
-def _checksum(content: bytes, own: str) -> str:
-    """SHA-256 of a sealed file, whose ``own`` checksum does not count."""
-    return hashlib.sha256(content.replace(own.encode(), _BLANK.encode(), 1)).hexdigest()
+def _checksum(content: bytes, checksum: str) -> str:
+    """Return the SHA-256 of a sealed file, without the ``checksum`` that it holds."""
+    return hashlib.sha256(content.replace(checksum.encode(), _BLANK.encode(), 1)).hexdigest()
 
 
 def _seal_of(content: bytes) -> tuple[str, str, str] | None:
@@ -352,14 +352,14 @@ def _clear(path: Path) -> None:
     Its configuration stays until the new one is moved into its place, so that the folder is one
     of a run at every moment.
     """
-    own = [path / name for name in _RECORDS]
-    own += [file for file in path.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
+    files = [path / name for name in _RECORDS]
+    files += [file for file in path.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
     for name, suffix in _FOLDERS.items():
         for file in (path / name).glob("*"):
             if file.suffix == suffix or LEFT_OVER.fullmatch(file.name):
-                own.append(file)
-    own += (path / TENSORBOARD).glob("*/events.out.tfevents.*")
-    for file in own:
+                files.append(file)
+    files += (path / TENSORBOARD).glob("*/events.out.tfevents.*")
+    for file in files:
         try:
             file.unlink(missing_ok=True)
         except OSError as error:

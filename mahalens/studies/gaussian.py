@@ -153,20 +153,20 @@ class GaussianConfig(Config, frozen=True, kw_only=True):
     ] = (0.9, 0.99)
 
     @classmethod
-    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+    def with_defaults(cls, *, published: bool = False, **values: Any) -> Self:
         """Fill in the options that are not given; the dimension is that of the user's Gaussian."""
-        if given.get("gaussian") is not None:
-            given["gaussian"] = str(given["gaussian"])
+        if values.get("gaussian") is not None:
+            values["gaussian"] = str(values["gaussian"])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # said again, once, when the run begins
-                own = data.load_gaussian(given["gaussian"]).dim
-            if given.get("dim") not in (None, own):
+                dim = data.load_gaussian(values["gaussian"]).dim
+            if values.get("dim") not in (None, dim):
                 raise InputError(
-                    f"{given['gaussian']}: has {own} dimensions, but --dim is {given['dim']}; "
+                    f"{values['gaussian']}: has {dim} dimensions, but --dim is {values['dim']}; "
                     "leave --dim out or make them equal"
                 )
-            given["dim"] = own
-        return super().with_defaults(published=published, **given)
+            values["dim"] = dim
+        return super().with_defaults(published=published, **values)
 
     def _deviations(self) -> dict[str, str]:
         sentences = super()._deviations()
@@ -726,7 +726,9 @@ def finish(config: GaussianConfig, results: Results) -> None:
     """Add what chance gives, and the arrays of the figures under the names of all models."""
     gaussian = _saved_gaussian(results.folder / GAUSSIAN)
     chance = auditing.chance_cosine(gaussian, generator=data.stream(config.seed, "chance"))
-    methods = {str(own.columns["method"][0]) for own in results.measures.values()} - {"analytic"}
+    methods = {str(measured.columns["method"][0]) for measured in results.measures.values()} - {
+        "analytic"
+    }
     results.facts["method"] = ", ".join(sorted(methods)) or "none"
     results.facts["row_cosine_chance"] = [chance.low, chance.high]
     plots = {"eigenvalues/true": gaussian.eigenvalues}
@@ -741,10 +743,10 @@ def finish(config: GaussianConfig, results: Results) -> None:
             "plane/true": gaussian.mahalanobis(points).reshape(GRID, GRID),
         }
     groups = {"true": "fit", "learned": "fit", "rows": "eigenvalues", "gram": "eigenvalues"}
-    for key, own in results.measures.items():
-        for name, array in {**own.trial_plots, **own.plots}.items():
+    for key, measured in results.measures.items():
+        for name, array in {**measured.trial_plots, **measured.plots}.items():
             plots[f"{groups.get(name, 'plane')}/{key[1]}/{name}"] = array
-        results.measures[key] = replace(own, plots={}, trial_plots={})
+        results.measures[key] = replace(measured, plots={}, trial_plots={})
     results.plots |= plots
 
 

@@ -374,12 +374,12 @@ def check(config: HeadsConfig, folder: Path | None) -> dict[str, Any]:
 
     facts = check_sets(config.data, config.train_size)
     for name in config.data:
-        whole, own = whole_set(name), facts[study.variant_name(name)]
+        whole, about = whole_set(name), facts[study.variant_name(name)]
         classes = len(whole.y.unique())
         known = classes
         if name in OTHER:
             _check_other(name)
-            own["unknown"] = f"test samples of {OTHER[name]}"
+            about["unknown"] = f"test samples of {OTHER[name]}"
         else:
             if classes < 3:
                 raise InputError(
@@ -388,7 +388,7 @@ def check(config: HeadsConfig, folder: Path | None) -> dict[str, Any]:
                 )
             known = known_of(classes)
             left_out = classes - known
-            own["unknown"] = f"{left_out} of {classes} classes, left out by each trial"
+            about["unknown"] = f"{left_out} of {classes} classes, left out by each trial"
             if len(whole.test_y.unique()) <= left_out and not is_split_anew(name):
                 raise InputError(
                     f"--data {name}: its test samples are of {len(whole.test_y.unique())} classes, "
@@ -456,8 +456,8 @@ def measure(config: HeadsConfig, job: Job, context: Context) -> Mapping[str, Mea
 def finish(config: HeadsConfig, results: Results) -> None:
     """Warn of trials in which nothing could be calibrated."""
     lines = []
-    for (variant, model), own in results.measures.items():
-        missing = own.metrics["auroc"].isfinite() & own.metrics["ece_calibrated"].isnan()
+    for (variant, model), measured in results.measures.items():
+        missing = measured.metrics["auroc"].isfinite() & measured.metrics["ece_calibrated"].isnan()
         if count := int(missing.sum()):
             lines.append(f"{study.name_of(_label(model), variant)} in {count}")
     if lines:

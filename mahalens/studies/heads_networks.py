@@ -262,9 +262,9 @@ class KernelHead(nn.Module):
     def follow(self, features: Tensor, y: Tensor) -> None:
         """Move the centroids a little towards these samples."""
         wanted = one_hot(y, len(self.counts)).to(features.dtype)
-        own = torch.einsum("ncm,nc->cm", self.images(features), wanted)
+        sums = torch.einsum("ncm,nc->cm", self.images(features), wanted)
         self.counts.mul_(MOMENTUM).add_((1 - MOMENTUM) * wanted.sum(0))
-        self.sums.mul_(MOMENTUM).add_((1 - MOMENTUM) * own)
+        self.sums.mul_(MOMENTUM).add_((1 - MOMENTUM) * sums)
 
 
 # --- Training ---------------------------------------------------------------------------------
@@ -408,8 +408,8 @@ def neighbours(features: Tensor, seed: int, trial: int) -> Scorer:
     count = max(1, min(NEIGHBOURS, len(features) // 20))
     near = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(_unit(features).cpu().numpy())
 
-    def score(given: Tensor) -> Tensor:
-        distances, _ = near.kneighbors(_unit(given).cpu().numpy())
+    def score(x: Tensor) -> Tensor:
+        distances, _ = near.kneighbors(_unit(x).cpu().numpy())
         return torch.from_numpy(distances[:, -1].copy())
 
     return score
@@ -428,8 +428,8 @@ def class_distance(features: Tensor, y: Tensor, *, relative: bool) -> Scorer:
     within = EmpiricalCovariance(assume_centered=True).fit((x - means[y]).numpy())
     around = EmpiricalCovariance().fit(x.numpy())
 
-    def score(given: Tensor) -> Tensor:
-        z = given.double().cpu()
+    def score(x_new: Tensor) -> Tensor:
+        z = x_new.double().cpu()
         distances = [torch.from_numpy(within.mahalanobis((z - mean).numpy())) for mean in means]
         nearest = torch.stack(distances).amin(0)
         if relative:
@@ -528,9 +528,9 @@ def measure_network(config: HeadsConfig, job: Job, context: Context) -> dict[str
     pieces: dict[str, list[Measures]] = {}
     for trial in job.trials:
         context.look()
-        for model, own in _of_trial(config, job, trial).items():
-            pieces.setdefault(model, []).append(own)
-    return {model: join(own) for model, own in pieces.items()}
+        for model, measured in _of_trial(config, job, trial).items():
+            pieces.setdefault(model, []).append(measured)
+    return {model: join(measured) for model, measured in pieces.items()}
 
 
 def _of_trial(config: HeadsConfig, job: Job, trial: int) -> dict[str, Measures]:

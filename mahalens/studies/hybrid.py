@@ -428,8 +428,10 @@ def _with_gains(measures: Mapping[str, Measures], reference: str) -> dict[str, M
         return dict(measures)
     than = measures[reference].metrics["test_accuracy"]
     return {
-        name: replace(own, metrics={**own.metrics, "gain": own.metrics["test_accuracy"] - than})
-        for name, own in measures.items()
+        name: replace(
+            measured, metrics={**measured.metrics, "gain": measured.metrics["test_accuracy"] - than}
+        )
+        for name, measured in measures.items()
     }
 
 

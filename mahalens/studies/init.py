@@ -545,9 +545,9 @@ def start(
     options, rows = dict(way.options), config.start_rows
     if way.variance is not None:
         options["rank"] = leading_axes(x[:rows], way.variance)
-    for layer, method, own in ((HIDDEN, way.hidden, options), (OUTPUT, way.output, {})):
+    for layer, method, more in ((HIDDEN, way.hidden, options), (OUTPUT, way.output, {})):
         draws = data.stream(config.seed, f"start of layer {layer}", *who)
-        initialise(module, (x, y), method, layers=[layer], rows=rows, generator=draws, **own)
+        initialise(module, (x, y), method, layers=[layer], rows=rows, generator=draws, **more)
     return Network(chain, module, time.perf_counter() - began)
 
 
@@ -637,11 +637,15 @@ def _accuracy(stack: train.TrialStack, x: Tensor, y: Tensor) -> Tensor:
     """
     linear = torch.nn.functional.linear
     apply = {"ReLU": torch.relu, "Abs": torch.abs}[stack.chain.layers[1].kind]
-    own = stack.tensors()
+    weights = stack.tensors()
     accuracies = []
     for trial in range(len(stack)):
-        hidden = apply(linear(x, own[f"{HIDDEN}.weight"][trial], own[f"{HIDDEN}.bias"][trial]))
-        output = linear(hidden, own[f"{OUTPUT}.weight"][trial], own[f"{OUTPUT}.bias"][trial])
+        hidden = apply(
+            linear(x, weights[f"{HIDDEN}.weight"][trial], weights[f"{HIDDEN}.bias"][trial])
+        )
+        output = linear(
+            hidden, weights[f"{OUTPUT}.weight"][trial], weights[f"{OUTPUT}.bias"][trial]
+        )
         accuracies.append(100 * (output.argmax(1) == y).double().mean())
     return torch.stack(accuracies)
 
@@ -673,10 +677,10 @@ def finish(config: InitConfig, results: Results) -> None:
     """Warn where the best learning rate may lie outside of those to choose from."""
     for variant in dict.fromkeys(variant for variant, _ in results.measures):
         at_end = []
-        for (where, model), own in results.measures.items():
-            count = int((own.metrics["rate_at_end"] > 0).sum())
-            if where == variant and 2 * count > own.trials:
-                at_end.append(f"{model} in {count} of {own.trials}")
+        for (where, model), measured in results.measures.items():
+            count = int((measured.metrics["rate_at_end"] > 0).sum())
+            if where == variant and 2 * count > measured.trials:
+                at_end.append(f"{model} in {count} of {measured.trials}")
         if at_end:
             results.cautions.append(
                 f"on {variant} most trials of some models chose the lowest or the highest learning "

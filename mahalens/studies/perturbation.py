@@ -146,47 +146,47 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
     instead: str | None = None
 
     @classmethod
-    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+    def with_defaults(cls, *, published: bool = False, **values: Any) -> Self:
         """Fill in the options that are not given; of networks from a folder those of their run."""
-        if given.get("models") is not None:
-            given["models"] = choose_models(given["models"], None)
-        given["pixels"] = both_pixels(given.get("pixels"))
-        if given.get("networks") is not None:
-            source = Path(given.pop("networks"))
-            return cls._from_run(source, {**given, "published": published or None})
-        if not published and given.get("data") is None:
-            given["data"] = "mnist" if study.are_here("mnist") else "digits"
-            if given["data"] == "digits":
-                given["instead"] = (
+        if values.get("models") is not None:
+            values["models"] = choose_models(values["models"], None)
+        values["pixels"] = both_pixels(values.get("pixels"))
+        if values.get("networks") is not None:
+            source = Path(values.pop("networks"))
+            return cls._from_run(source, {**values, "published": published or None})
+        if not published and values.get("data") is None:
+            values["data"] = "mnist" if study.are_here("mnist") else "digits"
+            if values["data"] == "digits":
+                values["instead"] = (
                     "MNIST is not on this machine; get it with: mahalens data fetch mnist"
                 )
-        return super().with_defaults(published=published, **given)
+        return super().with_defaults(published=published, **values)
 
     @classmethod
-    def _from_run(cls, source: Path, given: dict[str, Any]) -> Self:
+    def _from_run(cls, source: Path, values: dict[str, Any]) -> Self:
         free = ("models", "pixels", "executor", "device", "tensorboard")
-        for name, value in given.items():
+        for name, value in values.items():
             if value is not None and name not in free:
                 raise InputError(
                     f"--from with --{study.flag_of(name)}: its networks are trained already; leave "
                     "one of them out"
                 )
         options = _source_options(source)
-        chosen = given.get("models") or PUBLISHED_MODELS
+        chosen = values.get("models") or PUBLISHED_MODELS
         if missing := [model for model in chosen if model not in options.models]:
             raise InputError(
                 f"--from {source}: has no {', '.join(missing)}; it has "
                 f"{', '.join(options.models)}: give some of them as --models"
             )
-        pixels = given["pixels"] or options.pixels
+        pixels = values["pixels"] or options.pixels
         if absent := [way for way in pixels if way not in options.pixels]:
             raise InputError(
                 f"--from {source}: has no networks for {absent[0]} pixels; leave --pixels out"
             )
         names = ("data", "epochs", "trials", "train_size", "seed", "hidden", "learning_rate")
         same = {name: getattr(options, name) for name in (*names, "shortened")}
-        same["device"] = given.get("device") or "cpu"
-        same["tensorboard"] = bool(given.get("tensorboard"))
+        same["device"] = values.get("device") or "cpu"
+        same["tensorboard"] = bool(values.get("tensorboard"))
         return cls(networks=str(source), models=chosen, pixels=pixels, **same)
 
     def _deviations(self) -> dict[str, str]:
@@ -225,11 +225,11 @@ _MEANING = {
 }
 
 
-def _levels(start: str, said: str, where: str, kinds: tuple[str, ...]) -> dict[str, Metric]:
+def _levels(start: str, place: str, where: str, kinds: tuple[str, ...]) -> dict[str, Metric]:
     """Return the metrics of one place: accuracy at each level of the table, index and misfit."""
     metrics = {
         f"{start}{column(kind, level)}": Metric(
-            f"{KINDS[kind]} {percent(kind, level)}{said}",
+            f"{KINDS[kind]} {percent(kind, level)}{place}",
             f"Accuracy {_MEANING[kind].format(level=percent(kind, level))}; on {where}.",
             "%",
             None,
@@ -239,14 +239,14 @@ def _levels(start: str, said: str, where: str, kinds: tuple[str, ...]) -> dict[s
     }
     ending = f"_{start}".rstrip("_")
     metrics[f"reliance{ending}"] = Metric(
-        f"Reliance on distance{said}",
+        f"Reliance on distance{place}",
         "(D - I) / (D + I), with D the mean accuracy lost under the table's offsets, I under its "
         f"scales and clips: 1 if only distances count, -1 if only intensities do; on {where}.",
         "index",
         None,
     )
     metrics[f"misfit{ending}"] = Metric(
-        f"Distance from the published table{said}",
+        f"Distance from the published table{place}",
         f"Mean distance from the nine published accuracies; on {where}.",
         "points",
     )
@@ -816,25 +816,25 @@ def finish(config: PerturbationConfig, results: Results) -> None:
 
     grid = [(str(kind), level) for kind, levels in GRID_LEVELS.items() for level in levels]
     rows: list[list[Any]] = []
-    for (pixels, model), own in results.measures.items():
-        baseline = own.values("train_accuracy")
+    for (pixels, model), measured in results.measures.items():
+        baseline = measured.values("train_accuracy")
         for metric in ("reliance", "misfit"):
-            values = own.values(f"{metric}_after")
+            values = measured.values(f"{metric}_after")
             results.evidence[pixels, after(model), metric] = values
         cells = {}
         for kind, level in grid:
             for what in ("train", "test", "after"):
-                cells[kind, level, what] = _at(own.trial_plots, what, kind, level).numpy()
+                cells[kind, level, what] = _at(measured.trial_plots, what, kind, level).numpy()
             for place, what in (("before", "train"), ("after", "after")):
                 name, values = perturbed(model, kind, level, place), cells[kind, level, what]
                 results.evidence[pixels, name, "train_accuracy"] = values
                 results.evidence[pixels, name, LOST] = baseline - values
-        for trial in range(own.trials):
+        for trial in range(measured.trials):
             for kind, level in grid:
                 three = (float(cells[kind, level, w][trial]) for w in ("train", "test", "after"))
                 rows.append([model, pixels, trial, kind, level, *three])
-        plots = _bands(own.trial_plots, model, config.data)
-        results.measures[pixels, model] = replace(own, trial_plots={}, plots=plots)
+        plots = _bands(measured.trial_plots, model, config.data)
+        results.measures[pixels, model] = replace(measured, trial_plots={}, plots=plots)
     header = ("model", "pixels", "trial", "kind", "level", "train", "test", "after")
     results.tables[LEVELS] = (header, rows)
     results.cautions += study.still_learning(results.mean("late_gain"))

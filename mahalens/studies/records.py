@@ -47,15 +47,19 @@ _SUMMARY = ("mean", "std", "variance", "median", "min", "max", "n", "ci95")
 def pack(measures: Mapping[str, Measures]) -> dict[str, Tensor]:
     """Return the measures of several models as named tensors, for a file."""
     tensors: dict[str, Tensor] = {}
-    for place, (model, own) in enumerate(measures.items()):
-        columns = {name: list(values) for name, values in own.columns.items()}
-        about = {"seconds": own.seconds, "chain": own.chain, "statuses": list(own.statuses)}
+    for place, (model, measured) in enumerate(measures.items()):
+        columns = {name: list(values) for name, values in measured.columns.items()}
+        about = {
+            "seconds": measured.seconds,
+            "chain": measured.chain,
+            "statuses": list(measured.statuses),
+        }
         text = json.dumps({**about, "place": place, "columns": columns}).encode()
         tensors[f"{model}|about|"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         for part in _PARTS:
-            for name, values in getattr(own, part).items():
+            for name, values in getattr(measured, part).items():
                 tensors[f"{model}|{part}|{name}"] = values
-        for name, (steps, values) in own.curves.items():
+        for name, (steps, values) in measured.curves.items():
             tensors[f"{model}|steps|{name}"] = steps
             tensors[f"{model}|curves|{name}"] = values
     # Copies, as measures may be views of one another.
@@ -75,8 +79,8 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Measures]:
         about, parts = abouts[model], models[model]
         steps = parts.get("steps", {})
         curves = {name: (steps[name], values) for name, values in parts.get("curves", {}).items()}
-        own: dict[str, Any] = {part: parts.get(part, {}) for part in _PARTS}
-        measures[model] = Measures(**about, **own, curves=curves)
+        tensors_of: dict[str, Any] = {part: parts.get(part, {}) for part in _PARTS}
+        measures[model] = Measures(**about, **tensors_of, curves=curves)
     return measures
 
 
@@ -107,9 +111,9 @@ def _aligned(curves: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Put the curves of several jobs on one axis; NaN where a job had ended before."""
     steps = torch.cat([steps for steps, _ in curves]).unique()
     rows = []
-    for own, values in curves:
+    for places, values in curves:
         row = values.new_full((len(values), len(steps)), math.nan)
-        row[:, torch.searchsorted(steps, own)] = values
+        row[:, torch.searchsorted(steps, places)] = values
         rows.append(row)
     return steps, torch.cat(rows)
 
@@ -118,9 +122,9 @@ def gather(study: Study[C], config: C, jobs: Sequence[tuple[Job, Mapping[str, Te
     """Put the trials of each model on each variant together, in the order of the options."""
     pieces: dict[tuple[str, str], list[tuple[int, Measures]]] = {}
     for job, tensors in jobs:
-        for model, own in unpack(tensors).items():
+        for model, measured in unpack(tensors).items():
             key = (variant_name(job.variant), model)
-            pieces.setdefault(key, []).append((job.first, own))
+            pieces.setdefault(key, []).append((job.first, measured))
     models = getattr(config, "models", ()) or dict.fromkeys(model for _, model in pieces)
     joined = {}
     for variant in map(variant_name, study.variants(config)):
@@ -168,8 +172,8 @@ def statuses_of(measures: Measures) -> list[str]:
 
 def non_finite(results: Results) -> Iterator[str]:
     """Yield a line about each model with trials that ran away."""
-    for (variant, model), own in results.measures.items():
-        lost = [t for t, status in enumerate(statuses_of(own)) if status == NON_FINITE]
+    for (variant, model), measured in results.measures.items():
+        lost = [t for t, status in enumerate(statuses_of(measured)) if status == NON_FINITE]
         if lost:
             which = ", ".join(map(str, lost[:10])) + (", ..." if len(lost) > 10 else "")
             plural = "s" if len(lost) > 1 else ""
@@ -184,17 +188,19 @@ def weights_file(variant: str, model: str) -> str:
 def write_records(study: Study[C], config: C, folder: RunFolder, results: Results) -> None:
     """Write everything the report needs; the summary last, as it marks the run as finished."""
     measures = results.measures
-    for (variant, model), own in measures.items():
-        if own.weights:
+    for (variant, model), measured in measures.items():
+        if measured.weights:
             file = f"{WEIGHTS}/{weights_file(variant, model)}"
-            folder.write_tensors(file, own.weights, chain=own.chain or None)
+            folder.write_tensors(file, measured.weights, chain=measured.chain or None)
     for file, tensors in results.weights.items():
         folder.write_tensors(f"{WEIGHTS}/{file}.safetensors", tensors)
     by = (study.variant,) if study.variant else ()
-    metrics = [m for m in study.metrics if any(m in own.metrics for own in measures.values())]
+    metrics = [
+        m for m in study.metrics if any(m in measured.metrics for measured in measures.values())
+    ]
     columns = ("model", *by, "trial", "status", *study.columns, *metrics)
     folder.write_csv(TRIALS, columns, _trial_rows(study, measures, metrics))
-    names = sorted({name for own in measures.values() for name in own.curves})
+    names = sorted({name for measured in measures.values() for name in measured.curves})
     if names:
         columns = ("model", *by, "trial", study.along, *names)
         folder.write_csv(CURVES, columns, _curve_rows(study, measures, names))
@@ -204,8 +210,8 @@ def write_records(study: Study[C], config: C, folder: RunFolder, results: Result
     if compared:
         folder.write_csv(COMPARISONS, list(compared[0]), [list(c.values()) for c in compared])
     plots = dict(results.plots)
-    for (variant, model), own in measures.items():
-        for name, array in {**own.plots, **own.trial_plots}.items():
+    for (variant, model), measured in measures.items():
+        for name, array in {**measured.plots, **measured.trial_plots}.items():
             plots["/".join(filter(None, (variant, model, name)))] = array
     if plots:
         folder.write_tensors(PLOTS, plots)
@@ -225,17 +231,17 @@ def write_events(study: Study[C], folder: RunFolder, results: Results) -> None:
     for old in (folder.path / TENSORBOARD).glob("*/events.out.tfevents.*"):
         with contextlib.suppress(OSError):  # of a run that was stopped while it wrote
             old.unlink()
-    for (variant, model), own in results.measures.items():
+    for (variant, model), measured in results.measures.items():
         name = "-".join(filter(None, (variant, model)))
         with SummaryWriter(str(folder.path / TENSORBOARD / name)) as writer:
-            for metric, (steps, values) in own.curves.items():
+            for metric, (steps, values) in measured.curves.items():
                 lines = {"mean": values.double().nanmean(0)}
                 lines |= {f"trial {trial:02d}": row for trial, row in enumerate(values)}
                 for label, line in lines.items():
                     for step, value in zip(steps.tolist(), line.tolist(), strict=True):
                         if math.isfinite(value):
                             writer.add_scalar(f"{metric}/{label}", value, step)
-            writer.add_text("final metrics", _event_table(study, own))
+            writer.add_text("final metrics", _event_table(study, measured))
 
 
 def _event_table(study: Study[C], measures: Measures) -> str:
@@ -259,7 +265,7 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return the contents of ``summary.json``."""
     measures = results.measures
-    facts = {**results.facts, "seconds": sum(own.seconds for own in measures.values())}
+    facts = {**results.facts, "seconds": sum(measured.seconds for measured in measures.values())}
     if "seconds" in results.facts:  # which include more than the jobs
         facts["seconds"] += results.facts["seconds"]
 
@@ -269,17 +275,17 @@ def summary_of(
 
     evidence = Evidence(
         trials={
-            (variant, model, metric): own.values(metric)
-            for (variant, model), own in measures.items()
+            (variant, model, metric): measured.values(metric)
+            for (variant, model), measured in measures.items()
             for metric in study.metrics
         }
         | results.evidence,
         facts=facts,
         published_mean=published,
         basins={
-            key: [str(basin) for basin in own.columns["basin"]]
-            for key, own in measures.items()
-            if "basin" in own.columns
+            key: [str(basin) for basin in measured.columns["basin"]]
+            for key, measured in measures.items()
+            if "basin" in measured.columns
         },
     )
     asked = study.asked or tuple(map(variant_name, study.variants(config)))
@@ -287,8 +293,12 @@ def summary_of(
         "study": study.name,
         "protocol": folder.config.protocol,
         "facts": facts,
-        "outcomes": [_outcome(study, *key, own) for key, own in measures.items()],
-        "rows": [row for key, own in measures.items() for row in _rows(study, config, *key, own)],
+        "outcomes": [_outcome(study, *key, measured) for key, measured in measures.items()],
+        "rows": [
+            row
+            for key, measured in measures.items()
+            for row in _rows(study, config, *key, measured)
+        ],
         "comparisons": compared,
         "claims": judge(
             study.claims_of(config), evidence, study=study.name, variants=asked, sources=SOURCES
@@ -314,9 +324,9 @@ def compare_models(study: Study[C], config: C, results: Results) -> list[dict[st
     for family, named in families.items():
         for metric in study.tested:
             values = {
-                name_of(model, variant): own.values(metric)
-                for (variant, model), own in results.measures.items()
-                if metric in own.metrics
+                name_of(model, variant): measured.values(metric)
+                for (variant, model), measured in results.measures.items()
+                if metric in measured.metrics
             }
             pairs = [(a, b) for a, b in named if a in values and b in values]
             lines += [
@@ -391,13 +401,13 @@ def _rows(
 def _trial_rows(
     study: Study[C], measures: Mapping[tuple[str, str], Measures], metrics: Sequence[str]
 ) -> Iterator[list[Any]]:
-    for (variant, model), own in measures.items():
-        columns = [own.values(metric) for metric in metrics]
+    for (variant, model), measured in measures.items():
+        columns = [measured.values(metric) for metric in metrics]
         place = (model, variant) if study.variant else (model,)
-        for trial, status in enumerate(statuses_of(own)):
+        for trial, status in enumerate(statuses_of(measured)):
             yield [
                 *(*place, trial, status),
-                *(own.columns[name][trial] for name in study.columns),
+                *(measured.columns[name][trial] for name in study.columns),
                 *(float(values[trial]) for values in columns),
             ]
 
@@ -406,10 +416,10 @@ def _curve_rows(
     study: Study[C], measures: Mapping[tuple[str, str], Measures], names: Sequence[str]
 ) -> Iterator[list[Any]]:
     """Yield all curves side by side; a step may have a number of some of them alone."""
-    for (variant, model), own in measures.items():
-        curves = [own.curves.get(name) for name in names]
+    for (variant, model), measured in measures.items():
+        curves = [measured.curves.get(name) for name in names]
         place = (model, variant) if study.variant else (model,)
-        for trial in range(own.trials):
+        for trial in range(measured.trials):
             seen = [
                 {} if c is None else dict(zip(c[0].tolist(), c[1][trial].tolist(), strict=True))
                 for c in curves

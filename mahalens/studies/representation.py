@@ -187,11 +187,11 @@ def networks_option(help: str, usual: tuple[str, ...], full: tuple[str, ...], sh
     return Option(help, usual, published=full, shown=shown, **more)
 
 
-def both_pixels(given: Any) -> Any:
+def both_pixels(pixels: Any) -> Any:
     """Return the kinds of pixels that ``--pixels both`` means."""
-    if given in ("both", ("both",)):
+    if pixels in ("both", ("both",)):
         return tuple(PIXELS)
-    return (given,) if isinstance(given, str) else given
+    return (pixels,) if isinstance(pixels, str) else pixels
 
 
 class RepresentationConfig(Config, frozen=True, kw_only=True):
@@ -269,17 +269,17 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
                 raise InputError(f"--nodes {node}: give whole numbers of at most {self.hidden - 1}")
 
     @classmethod
-    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+    def with_defaults(cls, *, published: bool = False, **values: Any) -> Self:
         """Fill in the options that are not given: the published protocol but for the data."""
-        names, bias = given.get("models"), given.get("bias")
+        names, bias = values.get("models"), values.get("bias")
         if names is not None and not names:
             raise InputError(f"--models is empty: give some of all, {', '.join(MODELS)}")
         if bias not in (None, "no", "yes", "both"):
             raise InputError(f"--bias {bias}: give no, yes or both")
         usual = "primary" if published else "all"  # Table 1; --models names the others
-        given["models"] = choose_models(names or (usual,), bias)
-        given["pixels"] = both_pixels(given.get("pixels"))
-        return super().with_defaults(published=published, **given)
+        values["models"] = choose_models(names or (usual,), bias)
+        values["pixels"] = both_pixels(values.get("pixels"))
+        return super().with_defaults(published=published, **values)
 
 
 # --- Metrics ----------------------------------------------------------------------------------
@@ -713,19 +713,19 @@ def finish(config: RepresentationConfig, results: Results) -> None:
 
     data = training_data(config.data, config.train_size, config.seed)
     sizes = torch.bincount(data.test_y, minlength=data.classes).double()
-    for (pixels, model), own in results.measures.items():
-        starting = own.values("dead_outputs_start")
+    for (pixels, model), measured in results.measures.items():
+        starting = measured.values("dead_outputs_start")
         results.evidence[pixels, f"untrained {model}", "dead_outputs"] = starting
         base = results.measures.get((pixels, model.replace("relu2", "relu")))
         if not model.startswith("relu2") or "neg" in model or base is None:
             continue
-        dead = own.trial_plots["output_activity"] == 0
+        dead = measured.trial_plots["output_activity"] == 0
         lost = (dead * base.trial_plots["class_accuracies"] * sizes).nansum(1) / sizes.sum()
-        gap = base.values("test_accuracy") - own.values("test_accuracy")
+        gap = base.values("test_accuracy") - measured.values("test_accuracy")
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(gap > 0, lost.numpy() / gap, math.nan)
-        metrics = {**own.metrics, "gap_from_dead": torch.from_numpy(share)}
-        results.measures[pixels, model] = replace(own, metrics=metrics)
+        metrics = {**measured.metrics, "gap_from_dead": torch.from_numpy(share)}
+        results.measures[pixels, model] = replace(measured, metrics=metrics)
     results.cautions += study.still_learning(results.mean("late_gain"))
 
 

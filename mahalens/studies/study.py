@@ -240,7 +240,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return _options_of(cls)
 
     @classmethod
-    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+    def with_defaults(cls, *, published: bool = False, **values: Any) -> Self:
         """Fill in the options that are not given (or None): the usual ones, or the published.
 
         >>> class Small(Config, frozen=True, kw_only=True):
@@ -249,12 +249,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         (5, 20)
         """
         options = cls.options()
-        for name in given:
+        for name in values:
             if name not in options and name not in cls.__struct_fields__ and name != "executor":
                 raise TypeError(f"{cls.__name__} has no option {name!r}")
-        chosen: dict[str, Any] = {n: v for n, v in given.items() if n not in options}
+        chosen: dict[str, Any] = {n: v for n, v in values.items() if n not in options}
         for name, option in options.items():
-            value = given.get(name)
+            value = values.get(name)
             if value is not None and published and option.is_published and option.refuses(value):
                 raise InputError(
                     f"--published with --{flag_of(name)} {option.write(value)}: the protocol has "

@@ -156,23 +156,23 @@ class TransferConfig(Config, frozen=True, kw_only=True):
             )
 
     @classmethod
-    def with_defaults(cls, *, published: bool = False, **given: Any) -> Self:
+    def with_defaults(cls, *, published: bool = False, **values: Any) -> Self:
         """Fill in the options that are not given; sequences are left out if they are not here.
 
         >>> config = TransferConfig.with_defaults(data=["tables"], trials=3)
         >>> config.data, config.trials, config.epochs
         (('iris', 'wine', 'breast-cancer', 'digits'), 3, 300)
         """
-        names = given.get("data")
+        names = values.get("data")
         if names is None and published:
             names = FULL_DATA
         elif names is None:
             here = study.are_here(*SMALL_SEQUENCES)
             names = (*TABLE_SETS, *(SMALL_SEQUENCES if here else ()))
             missing = "sequences are not on this machine; get them with: mahalens data fetch"
-            given["without"] = None if here else f"{missing} {GROUP}"
-        given["data"] = tuple(name for group in names for name in GROUPS.get(group, (group,)))
-        return super().with_defaults(published=published, **given)
+            values["without"] = None if here else f"{missing} {GROUP}"
+        values["data"] = tuple(name for group in names for name in GROUPS.get(group, (group,)))
+        return super().with_defaults(published=published, **values)
 
     def deviations(self) -> list[str]:
         """Return what differs from the full protocol, one sentence each; long lists as counts."""
@@ -457,17 +457,17 @@ def check(config: TransferConfig, folder: Path | None) -> dict[str, Any]:
 
     facts = check_sets(config.data, config.train_size)
     for name in config.data:
-        own = facts[study.variant_name(name)]
-        if own["training_samples"] < FOLDS:
+        about = facts[study.variant_name(name)]
+        if about["training_samples"] < FOLDS:
             raise InputError(
-                f"{option_of(name, config.train_size)}: {own['training_samples']} training "
+                f"{option_of(name, config.train_size)}: {about['training_samples']} training "
                 f"samples; give at least {FOLDS}, some to be held out"
             )
         shape = series_shape(name)
         if shape is not None:
-            own |= {"channels": shape[0], "steps": shape[1]}
+            about |= {"channels": shape[0], "steps": shape[1]}
         if is_resampled(name):
-            own["source"] += ", split anew by every trial"
+            about["source"] += ", split anew by every trial"
     return {"data": facts, "epochs": config.epochs}
 
 
@@ -483,17 +483,19 @@ def measure(config: TransferConfig, job: Job, context: Context) -> Mapping[str, 
     samples = [trial_samples(config, job.variant, trial) for trial in job.trials]
     if job.work in YARDSTICKS:
         judge = _JUDGES[job.work]
-        judged = [judge(config, own, t) for own, t in zip(samples, job.trials, strict=True)]
+        judged = [
+            judge(config, trial_set, t) for trial_set, t in zip(samples, job.trials, strict=True)
+        ]
         metrics = _yardstick_metrics(judged, samples)
         return {job.work: Measures(metrics=metrics, seconds=time.perf_counter() - began)}
     if split(job.work)[0] == "kernels":
         both = zip(samples, job.trials, strict=True)
-        samples = [_through_kernels(config, own, trial) for own, trial in both]
-    samples = [own.to(config.device) for own in samples]
+        samples = [_through_kernels(config, trial_set, trial) for trial_set, trial in both]
+    samples = [trial_set.to(config.device) for trial_set in samples]
     first = samples[0]
     chain = chain_of(job.work, first.inputs, first.classes, config.hidden)
     trained = _train(config, chain, job.trials, samples, context)
-    test_y = torch.stack([own.test_y for own in samples])
+    test_y = torch.stack([trial_set.test_y for trial_set in samples])
     ends = trained.epochs[trained.chosen]
     metrics = {
         "test_accuracy": _accuracy(trained.outputs, test_y),
@@ -507,7 +509,9 @@ def measure(config: TransferConfig, job: Job, context: Context) -> Mapping[str, 
     # A trial that ran away has no reading.
     lost = ~trained.outputs.isfinite().flatten(1).all(1).cpu()
     measures = Measures(
-        metrics={name: torch.where(lost, math.nan, own.cpu()) for name, own in metrics.items()},
+        metrics={
+            name: torch.where(lost, math.nan, values.cpu()) for name, values in metrics.items()
+        },
         seconds=time.perf_counter() - began,
         curves={"test_accuracy": (trained.epochs, trained.curve.double())},
         weights=trained.weights,
@@ -518,9 +522,9 @@ def measure(config: TransferConfig, job: Job, context: Context) -> Mapping[str, 
 def _balanced(predicted: Tensor, y: Tensor) -> Tensor:
     """Return the accuracy of each class, averaged over those that occur ``[T]``, in percent."""
     accuracies = []
-    for own, truth in zip(predicted, y, strict=True):
+    for classes, truth in zip(predicted, y, strict=True):
         there = truth.unique().tolist()
-        right = [(own[truth == label] == label).double().mean() for label in there]
+        right = [(classes[truth == label] == label).double().mean() for label in there]
         accuracies.append(100 * torch.stack(right).mean())
     return torch.stack(accuracies)
 
@@ -605,13 +609,19 @@ def _choose(
     from mahalens.studies.networks import start_of
 
     folds = [
-        folds_of(own.y, data.stream(config.seed, "folds", trial))
-        for own, trial in zip(samples, trials, strict=True)
+        folds_of(trial_set.y, data.stream(config.seed, "folds", trial))
+        for trial_set, trial in zip(samples, trials, strict=True)
     ]
-    pairs = [(own, fold) for own, parts in zip(samples, folds, strict=True) for fold in parts]
-    x, y = (torch.stack([getattr(own, name)[fold.fit] for own, fold in pairs]) for name in "xy")
+    pairs = [
+        (trial_set, fold) for trial_set, parts in zip(samples, folds, strict=True) for fold in parts
+    ]
+    x, y = (
+        torch.stack([getattr(trial_set, name)[fold.fit] for trial_set, fold in pairs])
+        for name in "xy"
+    )
     held_x, held_y = (
-        torch.stack([getattr(own, name)[fold.held] for own, fold in pairs]) for name in "xy"
+        torch.stack([getattr(trial_set, name)[fold.held] for trial_set, fold in pairs])
+        for name in "xy"
     )
     count = len(folds[0])
     each = [trial for trial in trials for _ in range(count)]
@@ -686,10 +696,10 @@ def _boosted(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
         random_state=seed,
     )
     trees.fit(samples.x.numpy(), samples.y.numpy())
-    given = torch.from_numpy(trees.predict_proba(samples.test_x.numpy()))
+    shares = torch.from_numpy(trees.predict_proba(samples.test_x.numpy()))
     # Classes that no training sample has get no column.
     probabilities = torch.zeros(len(samples.test_y), samples.classes, dtype=torch.float64)
-    probabilities[:, torch.from_numpy(trees.classes_)] = given
+    probabilities[:, torch.from_numpy(trees.classes_)] = shares
     known = torch.from_numpy(trees.predict(samples.x.numpy()))
     return _Judged(probabilities.argmax(1), known, probabilities)
 
@@ -735,18 +745,18 @@ _JUDGES: dict[str, Callable[[TransferConfig, Samples, int], _Judged]] = {
 
 def _yardstick_metrics(judged: Sequence[_Judged], samples: Sequence[Samples]) -> dict[str, Tensor]:
     predicted = torch.stack([one.predicted for one in judged])
-    test_y = torch.stack([own.test_y for own in samples])
+    test_y = torch.stack([trial_set.test_y for trial_set in samples])
     metrics = {
         "test_accuracy": 100 * (predicted == test_y).double().mean(1),
         "balanced_accuracy": _balanced(predicted, test_y),
     }
     more: dict[str, list[Tensor]] = {}
-    for one, own in zip(judged, samples, strict=True):
+    for one, trial_set in zip(judged, samples, strict=True):
         if one.train_predicted is not None:
-            share = 100 * (one.train_predicted == own.y).double().mean()
+            share = 100 * (one.train_predicted == trial_set.y).double().mean()
             more.setdefault("train_accuracy", []).append(share)
         if one.probabilities is not None:
-            right = one.probabilities.clamp_min(1e-15).log().gather(1, own.test_y[:, None])
+            right = one.probabilities.clamp_min(1e-15).log().gather(1, trial_set.test_y[:, None])
             more.setdefault("log_loss", []).append(-right.mean())
         if one.neighbours is not None:
             more.setdefault("neighbours", []).append(torch.tensor(float(one.neighbours)))
@@ -889,8 +899,8 @@ def finish(config: TransferConfig, results: Results) -> None:
         results.cautions.append(config.without)
     limited = [
         study.name_of(MODELS[model].label, variant)
-        for (variant, model), own in results.measures.items()
-        if "at_limit" in own.metrics and float(own.metrics["at_limit"].nanmean()) > OFTEN
+        for (variant, model), measured in results.measures.items()
+        if "at_limit" in measured.metrics and float(measured.metrics["at_limit"].nanmean()) > OFTEN
     ]
     if limited:
         shown = ", ".join(limited[:3]) + (" and others" if len(limited) > 3 else "")

@@ -273,10 +273,12 @@ def _clear(folder: Path) -> None:
 
     Its ``audit.json`` stays until the new one is moved into its place.
     """
-    own = [folder / name for name in _OWN if name != JSON]
-    own += [file for file in folder.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
-    own += [file for file in (folder / FIGURES).glob("*.png") if _OWN_FIGURES.fullmatch(file.name)]
-    for file in own:
+    files = [folder / name for name in _OWN if name != JSON]
+    files += [file for file in folder.glob(".*.tmp") if LEFT_OVER.fullmatch(file.name)]
+    files += [
+        file for file in (folder / FIGURES).glob("*.png") if _OWN_FIGURES.fullmatch(file.name)
+    ]
+    for file in files:
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
