@@ -307,7 +307,7 @@ class Left(Done):
 
 @dataclass
 class LayerPlan:
-    """What to do with a layer of K units.
+    """A plan for a layer of K units.
 
     ``merges`` (i, j, a) adds a times what is read of unit j to what is read of unit i, and takes
     j away; ``folds`` (i, j) makes unit i an absolute value and takes j away.

@@ -120,7 +120,7 @@ def written(taken: Node, whole: Node) -> Callable[[Tensor, Tensor], Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Recognised:
-    """What follows a layer: ``scale · f(u) + shift`` of the folded values u."""
+    """The function behind a layer: ``scale · f(u) + shift`` of the folded values u."""
 
     name: str
     function: Activation | None
@@ -289,7 +289,7 @@ def _two_lines(grid: Tensor, table: Tensor, live: Tensor, fold: Fold | None) -> 
     none = _EXACT * size
 
     def fold_of(scale: Tensor, shift: Tensor, called: str) -> Fold | None:
-        """What was folded in before, and scale and shift of the live units after it."""
+        """Return the fold so far, followed by scale and shift of the live units."""
         scales, shifts = torch.ones_like(live, dtype=torch.float64), torch.zeros_like(live).double()
         scales[live], shifts[live] = scale, shift
         after = Fold(scales, shifts, called)

@@ -68,7 +68,7 @@ class _Members:
         return sums.index_add_(0, self.labels, values).double()
 
     def counts(self) -> Tensor:
-        """Rows of each class, float64 [C]."""
+        """Return the number of rows of each class, float64 [C]."""
         if self.labels is None:
             return torch.tensor([self.samples * self.positions], dtype=torch.float64)
         return torch.bincount(self.labels).double() * self.positions
@@ -163,7 +163,7 @@ class _MomentSums:
 
 
 class _ActivitySums:
-    """How often each unit is active, on the positive side or at a flat end; rows without any."""
+    """Counts for each unit: active, on the positive side, at a flat end; rows without any."""
 
     def __init__(self, units: int) -> None:
         self.active = torch.zeros(1, units, dtype=torch.float64)
@@ -307,7 +307,7 @@ class _KeptRows:
 
 
 def rows_fed(use: Use, positions: int, generator: torch.Generator) -> Tensor:
-    """Rows of a layer's input [n, D] that belong together with its weight's rows.
+    """Return rows of a layer's input [n, D] that belong together with its weight's rows.
 
     All rows of a Linear; of a convolution (groups = 1) the patches [n, channels · kernel] at
     ``positions`` places of the output, drawn at random for each batch (all, if there are no

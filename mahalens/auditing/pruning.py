@@ -47,7 +47,7 @@ _WORDS = {
 
 @dataclass(frozen=True, repr=False)
 class Pruned:
-    """What :func:`prune` did; it stands beside the smaller model, as ``smaller.pruned``.
+    """The changes that :func:`prune` made, beside the smaller model as ``smaller.pruned``.
 
     Attributes:
         done: what was done, by layer and action (``dead``, ``duplicate``, ``mirrored``); units
@@ -353,7 +353,7 @@ class _Part:
 
 @dataclass
 class Comparison:
-    """How far the outputs of two models are apart.
+    """The largest difference between the outputs of two models.
 
     Attributes:
         samples: number of samples compared.

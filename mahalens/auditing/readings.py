@@ -199,7 +199,7 @@ def _matters(gathered: LayerGatherer, reader: LayerGatherer) -> Tensor:
 
 
 class HyperplaneReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Where the hyperplanes ``z = 0`` lie in the data. Distances are signed: + where z > 0."""
+    """Places of the hyperplanes ``z = 0`` in the data. Distances are signed: + where z > 0."""
 
     length: Tensor
     """‖w‖ [K]."""

@@ -91,7 +91,7 @@ class DataFacts(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What was found in one layer."""
+    """The results for one layer."""
 
     name: str
     kind: str
@@ -170,7 +170,7 @@ class Skipped(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What an audit found in a network; made by :func:`mahalens.audit`."""
+    """The results of an audit of a network; made by :func:`mahalens.audit`."""
 
     format: int = FORMAT
     mahalens: str
@@ -586,7 +586,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class LayerDifference(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What changed in one layer. Lists of units are empty where the two layers differ in size."""
+    """Changes in one layer. Lists of units are empty where the two layers differ in size."""
 
     name: str
     units: Change
@@ -638,7 +638,7 @@ class LayerDifference(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False
 
 
 class AuditDifference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What changed from one record to another; ``print`` shows it in a few lines."""
+    """Changes from one record to another; ``print`` shows them in a few lines."""
 
     layers: tuple[LayerDifference, ...]
     """The layers that both records have."""

@@ -13,7 +13,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Fold(NamedTuple):
-    """What stands between a layer and its activation and is affine in each unit [K]."""
+    """An affine map of each unit [K], between a layer and its activation."""
 
     scale: Tensor
     shift: Tensor
@@ -25,7 +25,7 @@ class Fold(NamedTuple):
         return bool(((self.scale - 1).abs() <= 1e-12).all()) and not bool(self.shift.any())
 
     def then(self, other: Fold) -> Fold:
-        """This one and ``other`` after it."""
+        """Return this fold followed by ``other``."""
         scale = self.scale * other.scale
         called = ", ".join(dict.fromkeys([*self.called.split(", "), other.called]))
         return Fold(scale, self.shift * other.scale + other.shift, called)
@@ -40,7 +40,7 @@ class Fold(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the samples are in the output of one use of a layer."""
+    """The place of the samples in the output of one use of a layer."""
 
     axis: int | None
     """Axis of the output that grows with the number of samples; None if none does."""

@@ -63,7 +63,7 @@ _CALLED = {
 
 @dataclass
 class _Mark:
-    """Where a tensor comes from: a layer's output, with what was done to it so far."""
+    """The origin of a tensor: a layer's output, and what was done to it so far."""
 
     site: Site
     start: Root

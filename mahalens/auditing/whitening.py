@@ -13,7 +13,7 @@ from mahalens._show import Shown
 
 
 class WhiteningReading(Shown, msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """How far the layer whitens its input, over the deduplicated units."""
+    """The whitening of a layer's input, over the deduplicated units."""
 
     rows: int
     """Rows that the covariance Σ of the layer's input is estimated from."""

@@ -253,5 +253,5 @@ def _fail(message: str, code: int) -> None:
 
 
 def _one_line(message: object) -> str:
-    """A message on one line, with nothing in it that a terminal would obey."""
+    """Return a message on one line, with nothing in it that a terminal would obey."""
     return printable(re.sub(r"\s*\n\s*", " ", str(message)))

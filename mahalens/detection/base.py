@@ -28,7 +28,7 @@ _KEY = "mahalens.detector"
 
 
 class Explanation(NamedTuple):
-    """What a detector says about N samples.
+    """The answer of a detector about N samples.
 
     ``label`` [N]: the nearest known class, as it was labelled (0 where there were no labels);
     ``score`` [N]; ``distance`` [N] to that class (the score, where a method has no distances);

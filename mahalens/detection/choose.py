@@ -79,7 +79,7 @@ FAILED, SOUND = 0.8, 0.97
 
 
 class Trial(NamedTuple):
-    """How a candidate did on known samples alone, as AUROC.
+    """The AUROC of a candidate on known samples alone.
 
     ``classes``: with classes held out as unknown, averaged over folds (None below 3 classes);
     ``made``: against each kind of made-up unknowns (shuffled, shorter, longer).

@@ -29,7 +29,7 @@ _MOST_SQUARES = 2**26  # numbers in one second moment per class
 
 
 class Wanted(NamedTuple):
-    """What a detector has to know about the known samples.
+    """The statistics of known samples that a detector needs.
 
     ``betas``: exponents of the normalisation to have moments of; ``per_class``: with a second
     moment for each class; ``sample``: a bounded, class-balanced sample of the rows themselves.

@@ -1,4 +1,4 @@
-"""How well scores tell unknown samples from known ones, with intervals and paired tests."""
+"""Measures of how well scores tell unknown samples from known ones: intervals, paired tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Z = float(stats.norm.ppf(0.975))
 
 
 class Separation(Shown, msgspec.Struct, frozen=True):
-    """How well a score separates unknown samples from known ones. All numbers are shares.
+    """Separation of unknown samples from known ones by a score. All numbers are shares.
 
     ``auroc`` is the probability that an unknown sample has the larger score (a tie counts half).
     ``aupr_unknown`` and ``aupr_known`` are average precisions in finding the unknown or the known

@@ -20,7 +20,7 @@ TEST_SHARE = 0.2
 
 
 class MethodResult(Shown, msgspec.Struct, frozen=True):
-    """How one method did: AUROC against the unknown samples, shares that it rejects.
+    """The results of one method: AUROC against the unknown samples, shares that it rejects.
 
     ``note`` says why a method was not tried; its numbers are None then.
     """
@@ -33,7 +33,7 @@ class MethodResult(Shown, msgspec.Struct, frozen=True):
 
 
 class DetectionRecord(msgspec.Struct, frozen=True):
-    """What ``mahalens detect`` writes into detect.json.
+    """The content of detect.json, as ``mahalens detect`` writes it.
 
     ``thresholds`` has one score per known class, above which a sample nearest to that class is
     rejected. ``results`` has the chosen method first, then all others with their usual options.

@@ -300,7 +300,7 @@ def _quality(problem: SearchProblem, x: Tensor, noise: float | None) -> dict[str
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What a search for N points needs: K ellipsoids, the target distances [N, K] and their norm.
+    """A search for N points: K ellipsoids, the target distances [N, K] and their norm.
 
     :meth:`of` checks them; use it for data of a user. ``block_bytes`` bounds the memory of slopes.
     """

@@ -69,7 +69,7 @@ class Row(Shown, msgspec.Struct, frozen=True):
 
 
 class Outcome(Shown, msgspec.Struct, frozen=True):
-    """How the trials of one model on one variant ended."""
+    """The ends of the trials of one model on one variant."""
 
     model: str
     trials: int
@@ -110,7 +110,7 @@ class Comparison(Shown, msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the report reads of ``summary.json``; other keys may be there."""
+    """The part of ``summary.json`` that the report reads; other keys may be there."""
 
     study: str
     protocol: Literal["published", "scaled"]

@@ -1,4 +1,4 @@
-"""What all figures share: type and colours, panels, legends, axes, and rows of models.
+"""The style of all figures: type and colours, panels, legends, axes, and rows of models.
 
 Scales say where values stand along an axis: ``at`` gives places, ``limits`` the ends, ``set``
 labels an axis, ``name`` says what is special. :class:`AccuracyScale` is the logarithm of the
@@ -228,7 +228,7 @@ def _legend_columns(labels: Sequence[str], most: int) -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where each row stands, from the top down, and how far down they go."""
+    """The place of each row, from the top down, and the depth of all."""
 
     places: dict[str, float]
     depth: float

@@ -130,7 +130,7 @@ def is_normal(p: float | None) -> bool:
 
 
 class PairedComparison(msgspec.Struct, frozen=True):
-    """How far ``a`` lies below ``b`` over paired trials; differences are ``a - b``.
+    """The difference ``a - b`` of two models over paired trials.
 
     ``p_value`` is one-sided: small means that ``a`` is lower. ``shift`` is the Hodges-Lehmann
     estimate of the difference and ``ci95`` its interval, ``None`` below six pairs, where no

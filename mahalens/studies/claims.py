@@ -103,7 +103,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a predicate says of the evidence.
+    """The answer of a predicate to the evidence.
 
     Attributes:
         holds: None if the numbers do not decide.

@@ -55,7 +55,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Case:
-    """What is known and what is not: classes left out of a pool, or those of another.
+    """Known and unknown samples: classes left out of a pool, or those of another.
 
     ``classes`` of the pool are known in a trial, drawn at random, and the others unknown, unless
     another pool is; 0 for all. ``labels`` and ``unknown_labels`` choose classes for all trials.

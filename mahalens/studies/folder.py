@@ -43,7 +43,7 @@ class Pooled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``config.json`` holds: everything needed to run it again.
+    """The content of ``config.json``: everything needed to run it again.
 
     ``inputs`` are the fingerprints of the files that the run reads, ``checksum`` is that of all
     that decides its numbers. Runs of earlier versions have neither. ``pooled`` lists the runs
@@ -77,7 +77,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def now() -> str:
-    """This moment, for the record."""
+    """Return the time, for the record."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -135,7 +135,7 @@ class RunFolder:
         self.close()
 
     def options(self, kind: type[Options]) -> Options:
-        """The options the run was started with, as its study reads them."""
+        """Return the options the run was started with, as its study reads them."""
         try:
             return msgspec.convert(upgrade_options(self.config.options), kind)
         except (msgspec.ValidationError, InputError) as error:
@@ -149,7 +149,7 @@ class RunFolder:
         return (self.path / SUMMARY).exists()
 
     def has(self, path: Path) -> bool:
-        """Whether a checkpoint is there; raise for one that is damaged or belongs elsewhere."""
+        """Return whether a checkpoint is there; raise if it is damaged or belongs elsewhere."""
         if not path.exists():
             return False
         self._sealed(path)
@@ -203,7 +203,7 @@ class RunFolder:
             raise _unusable(path, f"cannot be read ({error})") from None
 
     def _sealed(self, path: Path) -> bytes:
-        """The content of a checkpoint of this run that is whole and in its place."""
+        """Return the content of a checkpoint of this run that is whole and in its place."""
         try:
             content = read_file(path)
         except OSError as error:
@@ -223,7 +223,7 @@ class RunFolder:
         return content
 
     def changed(self) -> list[str]:
-        """The records of a finished run that are not as the run wrote them."""
+        """Return the records of a finished run that are not as the run wrote them."""
         return [name for name in checksums(self.path) if not is_unchanged(self.path, name)]
 
     def drop_checkpoints(self) -> None:
@@ -289,7 +289,7 @@ def _unusable(path: Path, why: str) -> RunFolderError:
 
 
 def checksums(path: Path) -> dict[str, str]:
-    """The SHA-256 of the records of a finished run, by name; none if an earlier version made it."""
+    """Return the SHA-256 of each record of a finished run; none if an earlier version made it."""
     try:
         return msgspec.json.decode(read_file(path / CHECKSUMS), type=dict[str, str])
     except FileNotFoundError:
@@ -302,7 +302,7 @@ def checksums(path: Path) -> dict[str, str]:
 
 
 def is_unchanged(path: Path, name: str) -> bool:
-    """Whether a record of a finished run is as the run wrote it, as far as can be told."""
+    """Return whether a record of a finished run is as the run wrote it, as far as is known."""
     wanted = checksums(path).get(name)
     try:
         return wanted in (None, hashlib.sha256(read_file(path / name)).hexdigest())
@@ -311,7 +311,7 @@ def is_unchanged(path: Path, name: str) -> bool:
 
 
 def encode_json(record: object) -> bytes:
-    """A record as JSON for people to read; numbers that are not finite become null."""
+    """Return a record as JSON for people to read; numbers that are not finite become null."""
     return msgspec.json.format(msgspec.json.encode(record)) + b"\n"
 
 

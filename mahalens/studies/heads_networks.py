@@ -119,7 +119,7 @@ def draw_known(y: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def shuffle(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Each sample with its values in a random order: nothing but their spread is left."""
+    """Return each sample with its values in a random order: nothing but their spread is left."""
     order = torch.rand(x.shape, generator=generator).argsort(1)
     return x.gather(1, order)
 
@@ -133,7 +133,7 @@ SMALLEST = 2
 
 
 class Seen(NamedTuple):
-    """What a network makes of N samples: ``features`` [N, 64], a summary of ``layers`` [N, S]."""
+    """A network's values for N samples: ``features`` [N, 64], a summary of ``layers`` [N, S]."""
 
     features: Tensor
     layers: Tensor
@@ -449,7 +449,7 @@ BINS = 15
 
 
 def negative_log_likelihood(logits: Tensor, y: Tensor) -> float:
-    """Mean of −log p(y) with p the softmax of the logits [N, C]."""
+    """Return the mean of −log p(y) with p the softmax of the logits [N, C]."""
     return float(torch.nn.functional.cross_entropy(logits.double(), y))
 
 
@@ -471,7 +471,7 @@ def calibration_error(logits: Tensor, y: Tensor, bins: int = BINS) -> float:
 
 
 def temperature_of(logits: Tensor, y: Tensor) -> float:
-    """The best temperature for these labels; NaN where none is, as where all of them are right."""
+    """Return the best temperature for these labels; NaN if there is none, as if all are right."""
     try:
         return best_temperature(logits, y)
     except InputError:

@@ -36,7 +36,7 @@ ACTIVATIONS = {"abs": "Abs", "relu": "ReLU"}
 
 @dataclass(frozen=True)
 class Start:
-    """How a network with one hidden layer is started.
+    """The start of a network with one hidden layer.
 
     Each start from data differs in the hidden layer alone from one of the two usual ones: its
     output layer is that of Kaiming where its rows are Kaiming's, and that of LSUV where the data

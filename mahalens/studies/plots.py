@@ -185,7 +185,7 @@ class Grid(Plot):
 
 @dataclass(frozen=True, kw_only=True)
 class Ridges(Plot):
-    """How the classes lie along some hidden nodes (arrays ``latent.*``): one ridge per class.
+    """The classes along some hidden nodes (arrays ``latent.*``): one ridge per class.
 
     ``models`` says which are preferred: a run without any of them shows its first.
     """

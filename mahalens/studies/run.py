@@ -496,7 +496,7 @@ S = TypeVar("S")
 
 @dataclass
 class Context:
-    """What a job may use while it is computed, wherever that is.
+    """The means that a job may use while it is computed, wherever that is.
 
     Attributes:
         engine: the engine for training, ``"compiled"`` or ``"torch"``.

@@ -18,7 +18,7 @@ from mahalens.studies.study import remember, variant_name
 
 @dataclass(frozen=True)
 class Samples:
-    """What a trial trains and is tested on, standardised: float32 ``[N, D]`` and int64 ``[N]``."""
+    """Training and test samples of a trial, standardised: float32 ``[N, D]`` and int64 ``[N]``."""
 
     name: str
     x: Tensor

@@ -447,7 +447,7 @@ class Measures:
 
 @dataclass
 class Results:
-    """What all jobs of a run give, by variant and model, and what follows from them together.
+    """The results of all jobs of a run, by variant and model, and what follows from them together.
 
     ``finish`` of a study may add to it: metrics that compare models, ``facts`` for the summary,
     arrays for ``plots.safetensors``, further tables (a file name, columns and rows), ``evidence``

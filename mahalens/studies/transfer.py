@@ -705,7 +705,7 @@ def _boosted(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
 
 
 def _nearest(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
-    """The k nearest neighbours in Euclidean distance; k has the best accuracy on parts held out."""
+    """Classify by the k nearest neighbours; k has the best accuracy on parts held out."""
     x, y = samples.x.numpy(), samples.y.numpy()
     folds = folds_of(samples.y, data.stream(config.seed, "folds", trial))
     # NumPy takes a tensor of one index for the index itself, and drops the axis.
@@ -721,7 +721,7 @@ def _nearest(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
 
 
 def _warped(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
-    """The nearest neighbour by dynamic time warping, within a tenth of the length."""
+    """Return the nearest neighbour by dynamic time warping, within a tenth of the length."""
     shape = samples.image_shape
     if shape is None:
         raise InputError(f"{samples.name} is no set of sequences; there is no time to warp")

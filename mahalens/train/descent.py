@@ -222,7 +222,7 @@ class Descent(StackedSolver):
         return epochs
 
     def _epoch(self) -> None:
-        """One epoch by the engine's gradients, with the update in torch."""
+        """Train for one epoch by the engine's gradients, with the update in torch."""
         self.epoch += 1
         samples = self.objective.samples
         if self.batches is None or self.batches.size >= samples:
@@ -272,7 +272,7 @@ class Descent(StackedSolver):
 
 
 def _rates(lr: float | Sequence[float] | Tensor, trials: int) -> Tensor:
-    """A learning rate per trial, ``[T]``."""
+    """Return a learning rate per trial, ``[T]``."""
     rates = torch.as_tensor(lr, dtype=torch.float64).detach().cpu()
     if rates.ndim > 1 or (rates.ndim == 1 and len(rates) != trials):
         raise InputError(

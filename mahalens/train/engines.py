@@ -250,7 +250,7 @@ class TorchEngine:
                 yield columns if self._shared else columns.expand(trials, -1, -1), target
 
     def _gathered(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """A mini-batch of every trial, ``rows`` ``[T, n]``."""
+        """Return a mini-batch of every trial, ``rows`` ``[T, n]``."""
         if len(self._x) == 1 and len(self._y) == 1 and bool((rows == rows[:1]).all()):
             x, y = self._x[:, rows[0]], self._y[:, rows[0]]
         else:
@@ -390,7 +390,7 @@ class FunctionalEngine:
 
     @staticmethod
     def _chosen(data: Tensor, index: Tensor, rows: Tensor | None) -> tuple[Tensor, int | None]:
-        """The samples of each trial, and the axis that counts trials if they do not share them."""
+        """Return the samples of each trial, and the axis of trials if they do not share samples."""
         if rows is not None:
             trial = index[:, None] if len(data) > 1 else torch.zeros_like(index)[:, None]
             return data[trial, rows], 0

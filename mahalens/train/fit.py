@@ -174,7 +174,7 @@ class _Checkpoint:
 
 
 def _digest(*tensors: Tensor) -> str:
-    """A short hash of the contents of these tensors."""
+    """Return a short hash of the contents of these tensors."""
     digest = hashlib.blake2b(digest_size=12)
     for tensor in tensors:
         digest.update(repr(tuple(tensor.shape)).encode())

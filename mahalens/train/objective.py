@@ -186,7 +186,7 @@ class Objective(abc.ABC):
             )
 
     def _index(self, stack: TrialStack) -> Tensor:
-        """Which trials of the objective these are."""
+        """Return which trials of the objective these are."""
         self.check(stack)
         return torch.arange(len(stack)) if stack.index is None else stack.index
 

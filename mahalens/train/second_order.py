@@ -210,11 +210,11 @@ class _ConvergingSolver(StackedSolver):
         return mean
 
     def is_zero(self, loss: Tensor) -> Tensor:
-        """Whether the residual is below √eps of the target: a perfect fit but for rounding."""
+        """Return whether the residual is below √eps of the target: perfect but for rounding."""
         return loss <= torch.finfo(loss.dtype).eps * self.scale
 
     def is_stationary(self, loss: Tensor, slope: Tensor) -> Tensor:
-        """Whether ``Jᵀr/N`` ``[A, P]`` is 0 within √eps of the residual.
+        """Return whether ``Jᵀr/N`` ``[A, P]`` is 0 within √eps of the residual.
 
         In whitened coordinates the columns of J have lengths of at most about √N: this bounds the
         cosine between the residual and any change of it that the parameters can make.
@@ -307,7 +307,7 @@ class LevenbergMarquardt(_ConvergingSolver):
         return self.objective.by_torch.loss(values, index)
 
     def _newton(self, stack: TrialStack, slope: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the damped step leads, and the decrease it predicts."""
+        """Return where the damped step leads, and the decrease it predicts."""
         size = matrix.diagonal(dim1=-2, dim2=-1).abs()  # [A, P]
         size = size.maximum(1e-6 * size.amax(1, keepdim=True))
         damped = matrix + torch.diag_embed(self.rows["damping"][:, None] * size)

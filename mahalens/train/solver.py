@@ -21,7 +21,7 @@ SAVE_EVERY = 20.0
 
 
 class Status(enum.Enum):
-    """How a trial ended. The value is the word that run folders and reports use."""
+    """The end of a trial. The value is the word that run folders and reports use."""
 
     RUNNING = "running"
     DONE = "done"

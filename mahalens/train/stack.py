@@ -399,5 +399,5 @@ def _check_alike(template: Template, modules: Sequence[nn.Module]) -> None:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two constants are equal; NaN, as for settings still to be made, equals NaN."""
+    """Return whether two constants are equal; NaN, as for settings still to be made, equals NaN."""
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())

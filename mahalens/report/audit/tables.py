@@ -27,7 +27,7 @@ _LONGEST = 27  # characters of a name in a table
 
 
 class Look(NamedTuple):
-    """How a verdict looks, and what it means."""
+    """Colour, sign and meaning of a verdict."""
 
     kind: str
     """Its class in the style sheet."""

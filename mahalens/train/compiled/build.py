@@ -60,7 +60,7 @@ def load_library(
 
 
 def _compiler() -> list[str]:
-    """The user's ``CXX``, or the first compiler found."""
+    """Return the user's ``CXX``, or the first compiler found."""
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     return [name for name in ("c++", "g++", "clang++") if shutil.which(name)][:1]
@@ -141,7 +141,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _processor() -> str:
-    """A home folder may be shared by machines with different processors."""
+    """Return a home folder may be shared by machines with different processors."""
     described = [platform.machine(), platform.processor()]
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -152,7 +152,7 @@ def _processor() -> str:
 
 
 def _cache_folder() -> Path | None:
-    """The user's own cache folder; ``None`` if others could write there, or if nobody can.
+    """Return the user's own cache folder; ``None`` if others could write there, or if nobody can.
 
     What lies there is executed, so it must not be anybody else's.
     """

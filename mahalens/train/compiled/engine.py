@@ -202,7 +202,7 @@ class _Lists:
 
 
 def _looks_sparse(x: Tensor, units: int, most_left: float) -> bool:
-    """Whether lists of the samples ``[N, D]`` of a first layer may be faster."""
+    """Return whether lists of the samples ``[N, D]`` of a first layer may be faster."""
     samples, inputs = x.shape
     if samples < _FEWEST_SAMPLES or units < _FEWEST_UNITS:
         return False
@@ -269,7 +269,7 @@ def _whole(numbers: Tensor, most: int) -> Tensor:
 
 
 def _bisected(scores: Tensor, leaf: int) -> Tensor:
-    """All groups of a level at once; a group is a run of the order."""
+    """Return all groups of a level at once; a group is a run of the order."""
     order = torch.arange(len(scores))
     starts = torch.zeros(1, dtype=torch.int64)
     while True:
@@ -355,7 +355,7 @@ class _Training(Structure):
 
 
 class Recipe(NamedTuple):
-    """How :meth:`CompiledEngine.train` uses a gradient, and when a trial ends."""
+    """The step that :meth:`CompiledEngine.train` makes of a gradient, and the end of a trial."""
 
     adam: bool
     momentum: float
@@ -551,7 +551,7 @@ class CompiledEngine:
         return self._outputs if self._loss == "mse" else 1
 
     def _problem(self, trial: int, *, packed: bool) -> _Problem:
-        """The samples of one trial, packed once for all epochs or taken row by row."""
+        """Return the samples of one trial, packed once for all epochs or taken row by row."""
         fields = {
             "layers": self._layers,
             "depth": len(self._layers),
@@ -565,7 +565,7 @@ class CompiledEngine:
 
 
 def _layers(chain: Chain) -> ctypes.Array[_Layer]:
-    """The chain as the library reads it."""
+    """Return the chain as the library reads it."""
     offsets = {part.place: part.start for part in parts(chain)}
     layers = []
     for place, (layer, width) in enumerate(zip(chain.layers, chain.widths, strict=True)):
