@@ -57,7 +57,7 @@ class _Members:
             self._matrix = (labels == torch.arange(self.classes)[:, None]).to(dtype)
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sums of the rows of ``values`` [B · P, V] by class, float64 [C, V]."""
+        """Return the sums of the rows of ``values`` [B · P, V] by class, float64 [C, V]."""
         if self.labels is None:
             return values.sum(0, keepdim=True).double()
         if self.positions > 1:

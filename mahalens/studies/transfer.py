@@ -721,7 +721,7 @@ def _nearest(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
 
 
 def _warped(config: TransferConfig, samples: Samples, trial: int) -> _Judged:
-    """Return the nearest neighbour by dynamic time warping, within a tenth of the length."""
+    """Classify by the nearest neighbour of dynamic time warping, within a tenth of the length."""
     shape = samples.image_shape
     if shape is None:
         raise InputError(f"{samples.name} is no set of sequences; there is no time to warp")

@@ -141,7 +141,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def _processor() -> str:
-    """Return a home folder may be shared by machines with different processors."""
+    """Describe the processor: machines with different ones may share a home folder."""
     described = [platform.machine(), platform.processor()]
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -269,7 +269,7 @@ def _whole(numbers: Tensor, most: int) -> Tensor:
 
 
 def _bisected(scores: Tensor, leaf: int) -> Tensor:
-    """Return all groups of a level at once; a group is a run of the order."""
+    """Return the order that halves groups until they are small; a group is a run of the order."""
     order = torch.arange(len(scores))
     starts = torch.zeros(1, dtype=torch.int64)
     while True:
