@@ -58,6 +58,7 @@ _NO_WEIGHTS = "no --weights: the weights are as {} makes them"
 _NESTED = ("state_dict", "model_state_dict", "model", "ema", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel, torch.compile, Lightning
 _LISTED = 3  # names in a message
+_LONGEST = 200  # characters of another error that a message repeats
 
 
 @dataclass(frozen=True)
@@ -529,7 +530,7 @@ def quiet() -> Iterator[None]:
             logging.disable(before)
 
 
-def first_line(error: BaseException | str, longest: int = 200) -> str:
+def first_line(error: BaseException | str) -> str:
     """Return the beginning of an error's message, or its kind if it has none.
 
     >>> first_line(ValueError("no such size\\nand so on"))
@@ -539,4 +540,4 @@ def first_line(error: BaseException | str, longest: int = 200) -> str:
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"\s+", " ", lines[0]) if lines else type(error).__name__
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -80,7 +80,7 @@ def load_backbone(name: str) -> nn.Sequential:
     return _with_weights(build_backbone(BACKBONES[name]), file).eval()
 
 
-def build_backbone(plan: Backbone, classes: int = 1000) -> nn.Sequential:
+def build_backbone(plan: Backbone) -> nn.Sequential:
     """Return a network of this plan with random weights."""
     layers: list[nn.Module] = [_Scale(plan), *_convolution(plan, 3, 32, 3, 2)]
     channels = 32
@@ -92,7 +92,8 @@ def build_backbone(plan: Backbone, classes: int = 1000) -> nn.Sequential:
             layers.append(_InvertedResidual(plan, channels, width, expansion, kernel, step))
             channels = width
     layers += _convolution(plan, channels, 1280, 1)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, classes)]
+    classes = nn.Linear(1280, 1000)  # those of ImageNet
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), classes]
     return nn.Sequential(*layers, *head)
 
 

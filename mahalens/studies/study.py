@@ -674,18 +674,14 @@ def data_option(usual: Sequence[str], full: Sequence[str], **more: Any) -> Optio
     )
 
 
-def models_option(
-    models: Mapping[str, Model],
-    usual: Sequence[str] | None = None,
-    full: Sequence[str] | None = None,
-) -> Option:
+def models_option(models: Mapping[str, Model], usual: Sequence[str] | None = None) -> Option:
     """Return the option ``--models``; by default all of them."""
     every = tuple(models)
     left_out = [name for name in every if usual is not None and name not in usual]
     return Option(
         "Models, see `mahalens list STUDY`.",
         tuple(usual) if usual is not None else every,
-        published=tuple(full) if full is not None else every,
+        published=every,
         shown=f"all but {', '.join(left_out)}" if left_out else "all",
         choices={name: model.text for name, model in models.items()},
         subset=True,
@@ -732,7 +728,7 @@ def learning_rate_option() -> Option:
     return Option("Step of the solver.", 1e-3, published=1e-3, least=1e-12)
 
 
-def still_learning(gains: Mapping[str, float], limit: float = 1.0) -> list[str]:
+def still_learning(gains: Mapping[str, float]) -> list[str]:
     """Return a caution if networks were still improving when training stopped.
 
     ``gains`` are points of test accuracy gained in the last tenth of the epochs, by network.
@@ -742,12 +738,12 @@ def still_learning(gains: Mapping[str, float], limit: float = 1.0) -> list[str]:
     '1 of 2 networks still gained more than 1 point in the last ten'
     """
     known = {name: gain for name, gain in gains.items() if math.isfinite(gain)}
-    late = {name: gain for name, gain in known.items() if gain > limit}
+    late = {name: gain for name, gain in known.items() if gain > 1}
     if not late:
         return []
     most = max(late, key=lambda name: late[name])
     return [
-        f"{len(late)} of {len(known)} networks still gained more than {limit:g} point in "
+        f"{len(late)} of {len(known)} networks still gained more than 1 point in "
         f"the last tenth of the epochs (at most {most}, {late[most]:.1f} points): verdicts on them "
         "may change with more epochs"
     ]

@@ -328,8 +328,15 @@ def test_a_norm_that_was_trained_is_left_as_it_is(digits):
 @pytest.mark.parametrize("batch_size", [1, 7, 512])
 def test_batches_of_a_single_sample_are_taken(digits, batch_size):
     x, y = digits
-    initialise(network(), (x[:50], y[:50]), "sample_point_bias", batch_size=batch_size)
-    check_init(network(), x[:50], batch_size=batch_size)
+    model = network()
+    initialise(model, (x[:50], y[:50]), "class_mean", batch_size=batch_size)
+    whole = network()
+    initialise(whole, (x[:50], y[:50]), "class_mean", batch_size=50)
+    assert all(values.isfinite().all() for values in model.parameters())
+    for part in ("weight", "bias"):  # of the layers behind, batch norm sees one batch at a time
+        torch.testing.assert_close(getattr(model[0], part), getattr(whole[0], part))
+    dead = check_init(model, x[:50], batch_size=batch_size).layer("0").dead
+    assert dead == check_init(model, x[:50], batch_size=50).layer("0").dead
 
 
 def test_convolutions_too(digits):
