@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import mahalens
-from mahalens.report.audit.page import write_audit
+from mahalens.report.audit.folder import write_audit
 
 
 def trained() -> nn.Module:

@@ -97,7 +97,7 @@ def audit(
     if options["batch_size"] < 1:
         raise InputError(f"--batch-size is {options['batch_size']}, wanted at least 1")
     from mahalens.auditing.recognise import recognise_model
-    from mahalens.report.audit.page import require_free, write_audit
+    from mahalens.report.audit.folder import require_free, write_audit
 
     require_free(out, force=force)
 
@@ -116,7 +116,7 @@ def audit(
 @click.argument("after", type=FOLDER, metavar="AFTER_DIR")
 def diff(before: Path, after: Path) -> None:
     """Show what changed from one audit of a network to a later one."""
-    from mahalens.report.audit.page import load_audit_folder
+    from mahalens.report.audit.folder import load_audit_folder
 
     click.echo(str(load_audit_folder(before).diff(load_audit_folder(after))))
 

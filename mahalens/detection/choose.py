@@ -20,9 +20,8 @@ from mahalens.detection.gaussian import (
     Marginal,
     Relative,
 )
-from mahalens.detection.judge import Judge, Scores, area
 from mahalens.detection.known import Gatherer, Known, Wanted
-from mahalens.detection.layered import Combined, Layered
+from mahalens.detection.layered import Combined, Judge, Layered, Scores, area
 from mahalens.detection.logits import GEN, Energy, MaxLogit, MaxSoftmax, ViM
 from mahalens.detection.neighbours import Neighbours
 from mahalens.detection.threshold import check_rate, require_enough
@@ -138,7 +137,7 @@ def detect(
 
     ``method="auto"`` chooses among :data:`CANDIDATES`, detectors alone and combined, by known
     samples alone: at most 8,000 of those not held out for the threshold, three quarters of them to
-    fit, the rest to judge (:class:`~mahalens.detection.judge.Judge`):
+    fit, the rest to judge (:class:`~mahalens.detection.layered.Judge`):
 
     1. With three classes or more, the classes are divided into three folds. In turn each fold is
        unknown: candidates are fitted without it, and judged by the AUROC of its samples against

@@ -139,8 +139,8 @@ def pack_measures(measures: Mapping[tuple[str, str], Measures]) -> dict[str, Ten
     """Return everything measured but the weights as named tensors, for ``measures.safetensors``."""
     variants = json.dumps([variant for variant, _ in measures]).encode()
     tensors = {"variants": torch.frombuffer(bytearray(variants), dtype=torch.uint8)}
-    for place, ((_, model), own) in enumerate(measures.items()):
-        packed = pack({model: replace(own, weights={})})
+    for place, ((_, model), measured) in enumerate(measures.items()):
+        packed = pack({model: replace(measured, weights={})})
         tensors |= {f"{place:04d}|{name}": tensor for name, tensor in packed.items()}
     return tensors
 
@@ -155,8 +155,8 @@ def unpack_measures(tensors: Mapping[str, Tensor]) -> dict[tuple[str, str], Meas
             pieces[int(place)][name] = tensor
     joined = {}
     for variant, piece in zip(variants, pieces, strict=True):
-        for model, own in unpack(piece).items():
-            joined[variant, model] = own
+        for model, measured in unpack(piece).items():
+            joined[variant, model] = measured
     return joined
 
 

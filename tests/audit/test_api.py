@@ -13,7 +13,7 @@ import mahalens
 from mahalens import Gaussian, InputError
 from mahalens.auditing.perturb import TABLE_LEVELS, level_key, perturb
 from mahalens.nn import Abs, DistanceHead, Mahalanobis, Norm, OffsetL2, PointSlope
-from mahalens.report.audit.page import write_audit
+from mahalens.report.audit.folder import write_audit
 
 
 def drawn(*shape, seed=0):

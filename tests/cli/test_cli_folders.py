@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mahalens.report.audit.page import write_audit
+from mahalens.report.audit.folder import write_audit
 
 EVIL = "[/b][red]x\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.\u2066exe\x9b31m"
 SHOWN = r"[/b][red]x\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.\u2066exe\x9b31m"

@@ -144,7 +144,7 @@ def vim(z, y, new):
 
 def combined(z, y, new):
     """Each score standardised by known samples that its detector was not fitted to."""
-    from mahalens.detection.judge import SHARE
+    from mahalens.detection.layered import SHARE
 
     total = 0
     draw = np.random.default_rng(0).random((len(z), 2))[:, 1]
