@@ -272,8 +272,9 @@ def test_what_every_study_refuses(refused, study):
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_a_set_that_is_not_here(refused, name):
+def test_a_set_that_is_not_here(refused, monkeypatch, tmp_path, name):
     from mahalens.studies.samples import whole_set
 
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Debian's packages of data sets
     whole_set.cache_clear()
     assert f"mahalens data fetch {name}" in refused("heads", f"--data {name}")
