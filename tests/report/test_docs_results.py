@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,3 +157,51 @@ def test_every_table_of_every_page_can_be_made() -> None:
 def test_every_committed_run_is_used() -> None:
     used = {name for _, names, _ in requests() for name in names}
     assert {path.name for path in RESULTS["RUNS"].iterdir() if path.is_dir()} <= used
+
+
+PAGE = """# Page
+
+```{run} gaussian-2d
+:show: results
+:models: abs
+:fold: Results & more
+```
+
+```{run} not-run-yet
+:optional:
+```
+
+Verdicts: {verdicts}`gaussian-2d`.
+"""
+
+
+WRONG = {
+    "folder": ("```{run} nowhere\n```", "nowhere: no such folder"),
+    "part": ("```{run} gaussian-2d\n:show: tabels\n```", "tabels: unknown part"),
+    "role": ("{verdicts}`nowhere`", "nowhere: no such folder"),
+}
+
+
+@pytest.mark.slow
+def test_the_site_has_the_tables_and_warns_of_wrong_requests(tmp_path: Path) -> None:
+    for module in ("sphinx", "myst_parser"):
+        pytest.importorskip(module)
+    settings = f"import sys\nsys.path.append({str(SCRIPT.parent / '_ext')!r})\n"
+    settings += "extensions = ['myst_parser', 'runs']\n"
+    (tmp_path / "conf.py").write_text(settings, encoding="utf-8")
+    pages = {
+        name: f"---\norphan: true\n---\n# Page\n\n{text}\n" for name, (text, _) in WRONG.items()
+    }
+    for name, text in {"index": PAGE, **pages}.items():
+        (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
+    build = [sys.executable, "-m", "sphinx", "-q", str(tmp_path), str(tmp_path / "out")]
+    done = subprocess.run(build, capture_output=True, text=True, check=True)
+    warnings = done.stderr.splitlines()
+    assert len(warnings) == len(WRONG), done.stderr
+    for name, (_, message) in WRONG.items():
+        assert any(f"{name}.md" in line and message in line for line in warnings), done.stderr
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "<details><summary>Results &amp; more</summary>" in page
+    assert re.search(r"<td[^>]*><p>MD_Abs</p></td>", page)
+    assert "MD_ReLU" not in page
+    assert re.search(r"Verdicts: \d+ hold", page)
