@@ -146,16 +146,17 @@ def claims(records: RunRecords) -> list[Table]:
     """Return the claims that a run measured: by variant, or with the numbers behind a verdict."""
     if records.study.variant:
         return [replace(without_ids(claims_table({"": records})), title="", notes=())]
-    heads = ("Claim", "Verdict", "Published", "Why")
+    judged = [claim for claim in records.summary.claims if claim.verdict != "not measured"]
+    has_published = any(claim.published for claim in judged)
+    heads = ("Claim", "Verdict", *["Published"] * has_published, "Why")
     lines = tuple(
         (
             Cell(claim.statement),
             Cell(claim.verdict, verdict=True),
-            Cell(claim.published or "–"),
+            *[Cell(claim.published or "–")] * has_published,
             Cell(claim.why),
         )
-        for claim in records.summary.claims
-        if claim.verdict != "not measured"
+        for claim in judged
     )
     return [Table("", tuple(Column(head, True) for head in heads), lines)]
 
