@@ -4,6 +4,7 @@
 #                  about five minutes on two idle cores
 #   make slow      the tests marked slow; CI runs them after make test
 #   make package   builds the package, installs it in an empty environment and tries it there
+#   make docs      the documentation site, into docs/_build/html; warnings are errors
 #   make coverage  all tests with line and branch coverage, printed per room
 #   make fuzz      thousands of random command lines and data files, about half an hour
 #   make bench     the figures in docs/develop/benchmarks.md and docs/develop/performance.md, on an idle machine,
@@ -51,6 +52,12 @@ slow: $(READY)
 # What it downloads stays in pip's cache.
 package: $(READY)
 	$(TEST_ENV) $(BIN)/python tests/check_package.py
+
+# The generated pages go with the site, so that none outlives its room or its example.
+docs: $(READY)
+	rm -rf docs/_build docs/_gallery docs/reference/api
+	$(TEST_ENV) $(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 # Settings, also for the processes that tests start, are in pyproject.toml.
 coverage: $(READY)

@@ -109,6 +109,21 @@ def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "fit.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    "page", ["docs/start.md", pytest.param("docs/guides/unknowns.md", marks=pytest.mark.slow)]
+)
+def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(page)
+    shown = "".join(blocks(page, "text"))
+    printed = capsys.readouterr().out
+    number = r"\d[\d,]*(?:\.\d+)?"
+    assert re.sub(number, "0", printed) == re.sub(number, "0", shown)
+    assert percentages(printed) == pytest.approx(percentages(shown), abs=4)  # of this machine
+    areas = [[float(x) for x in re.findall(r"0\.\d+", text)] for text in (printed, shown)]
+    assert areas[0] == pytest.approx(areas[1], abs=0.03)
+
+
 def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run("docs/guides/ellipsoids.md")
@@ -143,7 +158,8 @@ def test_every_command_shown_exists(page):
 
 def test_every_link_leads_somewhere():
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 

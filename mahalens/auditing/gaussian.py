@@ -127,7 +127,7 @@ class RowMatch(Shown):
 
     Attributes:
         rows: the row matched to each eigenvector [D], -1 where none is.
-        cosines: |cosine| between the two [D], NaN where unmatched.
+        cosines: ``|cosine|`` between the two [D], NaN where unmatched.
         eigenvalues: the estimates ``1 / ‖wᵢ‖²`` [D], NaN where unmatched.
         errors: their relative errors ``|1 / ‖wᵢ‖² - λ| / λ`` [D], NaN where unmatched.
         mean_cosine: mean over the matched eigenvectors, NaN if there is none.
@@ -144,7 +144,11 @@ class RowMatch(Shown):
 
 @dataclass(frozen=True)
 class ChanceCosine:
-    """Mean matched |cosine| of randomly rotated whitenings: its mean and 95 % range."""
+    """Mean matched ``|cosine|`` of randomly rotated whitenings: its mean and 95 % range.
+
+    ``mean``, and ``low`` to ``high``, between which 95 % of the rotations lie. Made by
+    :func:`chance_cosine`; a layer's own cosine means something only above ``high``.
+    """
 
     mean: float
     low: float
@@ -202,7 +206,7 @@ def chance_cosine(
     """Return what :func:`match_rows` gives for whitenings that are rotated at random.
 
     Each draw takes ``W = QΛ^(-1/2)Vᵀ`` with Q uniform (Haar) over the orthogonal matrices. It
-    whitens as well as the PCA whitening ``Λ^(-1/2)Vᵀ`` does, so the mean matched |cosine| that
+    whitens as well as the PCA whitening ``Λ^(-1/2)Vᵀ`` does, so the mean matched ``|cosine|`` that
     :func:`match_rows` finds for it is the null against which "the rows are the eigenvectors" has
     to be judged. It depends on the eigenvalues alone, and is far above 0 in few dimensions.
 
@@ -263,13 +267,13 @@ def wnorm_precision_distance(weight: Tensor, gaussian: Gaussian) -> float:
 
 
 def _match_directions(cosine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Match rows and columns one-to-one with the largest sum of |cosine|.
+    """Match rows and columns one-to-one with the largest sum of ``|cosine|``.
 
     Args:
         cosine: cosines between two sets of directions [A, B].
 
     Returns:
-        Row indices, column indices and |cosine| of the matched, each [min(A, B)].
+        Row indices, column indices and ``|cosine|`` of the matched, each [min(A, B)].
     """
     size = cosine.abs()
     first, second = linear_sum_assignment(size.numpy(), maximize=True)
@@ -310,7 +314,7 @@ class GramReading(Shown):
         rank: number of directions that the layer sees.
         eigenvalue_error: mean of ``|estimate - λ| / λ``, both in descending order; ``math.inf``
             if the layer does not see all directions.
-        cosine: mean |cosine| between the directions that the layer sees and the true
+        cosine: mean ``|cosine|`` between the directions that the layer sees and the true
             eigenvectors, matched one-to-one; NaN if it sees none.
         centre: least-squares solution of ``Wc = -b`` [D], the shortest one if there are many.
         centre_error: Mahalanobis distance of the centre from the true mean.

@@ -147,7 +147,7 @@ def read_pairs(
     Args:
         weight: rows of the layer [K, D].
         bias: their offsets [K].
-        cosine: beyond this |cosine| two rows are mirrored or parallel, 0 to 1.
+        cosine: beyond this ``|cosine|`` two rows are mirrored or parallel, 0 to 1.
         block: rows that are compared with as many others at once.
         held: opposite pairs that are held at once; more are found in further rounds.
         listed: parallel pairs to list at most.

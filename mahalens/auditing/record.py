@@ -170,7 +170,11 @@ class Skipped(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The results of an audit of a network; made by :func:`mahalens.audit`."""
+    """Results of an audit; made by :func:`mahalens.audit`, read back by :func:`load_audit`.
+
+    ``print(record.verdict)`` is the answer in a sentence, ``record.layers`` has one entry for each
+    layer. ``audit.json`` holds the same.
+    """
 
     format: int = FORMAT
     mahalens: str
@@ -189,7 +193,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     with the entries of some weights in random order), ``given``, or ``none``: not asked for, not
     possible (a note says why), or not needed, as no layer differs from chance."""
     examples: Tensor | None = None
-    """The samples that prototypes refer to [M, *shape], for pictures."""
+    """The samples that prototypes refer to, ``[M, *shape]``, for pictures."""
     example_samples: Tensor | None = None
     """Their numbers in the data [M], int64, ascending."""
     example_labels: Tensor | None = None

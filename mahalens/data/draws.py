@@ -178,7 +178,15 @@ def save_gaussian(path: str | os.PathLike[str], gaussian: Gaussian) -> None:
 
 
 def gaussian_text(gaussian: Gaussian) -> str:
-    """Write a single Gaussian as the JSON of :func:`save_gaussian`."""
+    """Return a single Gaussian as the JSON text that :func:`save_gaussian` writes.
+
+    Keys: ``mean`` [D], ``covariance`` [D, D] and ``factor`` [D, D], in float64.
+
+    >>> from mahalens.geometry import Gaussian
+    >>> text = gaussian_text(Gaussian.from_covariance(torch.zeros(1), torch.eye(1)))
+    >>> sorted(json.loads(text))
+    ['covariance', 'factor', 'mean']
+    """
     exact = gaussian.to(device="cpu").to(dtype=torch.float64)
     return (
         f'{{"mean": {json.dumps(exact.mean.tolist())},\n'

@@ -95,7 +95,11 @@ class Trial(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The method that was chosen, the reason, all candidates, and why some parts were not tried."""
+    """Method that :func:`detect` chose, and the grounds for it.
+
+    ``method`` and ``options`` make the detector; ``reason`` is a sentence; ``trials`` has a
+    :class:`Trial` for each candidate; ``notes`` says why some parts were not tried.
+    """
 
     method: str
     options: dict[str, Any]

@@ -41,7 +41,11 @@ class Separation(Shown, msgspec.Struct, frozen=True):
 
 
 class SeparationDifference(msgspec.Struct, frozen=True):
-    """Difference of two AUROC on the same samples, a − b, with DeLong's interval and test."""
+    """Difference of two AUROC on the same samples, a − b, with DeLong's interval and test.
+
+    ``difference`` is positive if a separates better; ``ci95`` is its 95 % interval; ``p`` that of
+    the two-sided test of equality. Made by :func:`compare_separation`.
+    """
 
     difference: float
     ci95: tuple[float, float]

@@ -33,7 +33,10 @@ WhiteningKind = Literal["pca", "zca", "cholesky"]
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues [..., D], descending, and eigenvectors [..., D, D] as columns in that order."""
+    """Eigenvalues and eigenvectors of a covariance, the largest first.
+
+    ``values`` [..., D], descending; ``vectors`` [..., D, D] as columns in the same order.
+    """
 
     values: Tensor
     vectors: Tensor

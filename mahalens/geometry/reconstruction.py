@@ -177,19 +177,19 @@ def _residuals(problem: SearchProblem, x: Tensor) -> Tensor:
 class Reconstruction:
     """The N points that :func:`~mahalens.geometry.reconstruct` returns, and how good they are.
 
-    =================  ========================================================================
-    ``x`` [N, D]       the points
-    ``residual`` [N]   root mean square of d_k(x) - distance_k
-    ``poor`` [N]       True where the residual is so large that this may be a local minimum,
-                       unless the distances are noisy
-    ``rank`` [N]       number of the D directions that the distances determine
-    ``condition`` [N]  longest over shortest slope among those: 1 is perfect, large is vague
-    ``noise`` [N]      standard deviation of the distances: passed, or estimated from the residual;
-                       NaN where no distances are left to estimate it from
-    ``expected_error`` [N]  root mean square of |x - truth| that this noise leads to
-    ``steps`` [N]      steps taken
-    ``converged`` [N]  True where the search ended because no step helps; False for Adam
-    =================  ========================================================================
+    ======================  ===================================================================
+    ``x`` [N, D]            the points
+    ``residual`` [N]        root mean square of d_k(x) - distance_k
+    ``poor`` [N]            True where the residual is so large that this may be a local minimum,
+                            unless the distances are noisy
+    ``rank`` [N]            number of the D directions that the distances determine
+    ``condition`` [N]       longest over shortest slope among those: 1 is perfect, large is vague
+    ``noise`` [N]           standard deviation of the distances: passed, or estimated from the
+                            residual; NaN where no distances are left to estimate it from
+    ``expected_error`` [N]  root mean square of ``|x - truth|`` that this noise leads to
+    ``steps`` [N]           steps taken
+    ``converged`` [N]       True where the search ended because no step helps; False for Adam
+    ======================  ===================================================================
     """
 
     x: Tensor

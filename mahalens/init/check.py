@@ -27,7 +27,10 @@ Distances = OffsetL2 | Mahalanobis
 
 
 class LayerCheck(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """Faults of the starting weights of one layer; units by number."""
+    """Faults of the starting weights of one layer; units by number.
+
+    Empty tuples and 0 mean that nothing was found. ``ok`` sums it up.
+    """
 
     name: str
     kind: str
@@ -93,7 +96,11 @@ class LayerCheck(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Faults of the starting weights of a model; made by :func:`check_init`."""
+    """Faults of the starting weights of a model; made by :func:`check_init`.
+
+    ``print(check)`` gives the answer and a line for each layer with a fault; ``check.ok`` is the
+    answer alone, ``check.layer(name)`` the :class:`LayerCheck` of one layer.
+    """
 
     layers: tuple[LayerCheck, ...]
     samples: int

@@ -44,7 +44,10 @@ from mahalens.nn.mahalanobis import Mahalanobis
 
 
 class Initialised(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of what :func:`initialise` did."""
+    """Record of what :func:`initialise` did, layer by layer.
+
+    ``print`` shows a line for each layer: its method, or the reason why it was left.
+    """
 
     started: dict[str, str]
     """The layers that were started, in the order of their use, with the method of each."""

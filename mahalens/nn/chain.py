@@ -337,12 +337,24 @@ def md_abs(dim: int) -> Chain:
 
 
 def md_relu(dim: int) -> Chain:
-    """Return ``MD_ReLU`` of the Gaussian study: 2D units, whose pairs can stand in for ``Abs``."""
+    """Return ``MD_ReLU`` of the Gaussian study: 2D units, whose pairs can stand in for ``Abs``.
+
+    ``√Σ max(w·x + b, 0)²``; two units with opposite weights make one absolute value.
+
+    >>> print(md_relu(3))
+    Linear(6), ReLU, Norm
+    """
     return Chain.parse(f"Linear({2 * dim}), ReLU, Norm", inputs=dim)
 
 
 def md_sigmoid(dim: int) -> Chain:
-    """Return ``MD_Sigmoid`` of the Gaussian study: the baseline without a distance reading."""
+    """Return ``MD_Sigmoid`` of the Gaussian study: the baseline without a distance reading.
+
+    ``√Σ sigmoid(w·x + b)²`` over 2D units.
+
+    >>> print(md_sigmoid(3))
+    Linear(6), Sigmoid, Norm
+    """
     return Chain.parse(f"Linear({2 * dim}), Sigmoid, Norm", inputs=dim)
 
 

@@ -91,7 +91,10 @@ def summarize(values: ArrayLike) -> Summary:
 
 
 class Proportion(msgspec.Struct, frozen=True):
-    """A share of ``n`` trials with its 95 % Wilson interval."""
+    """A share of trials with its 95 % Wilson interval; made by :func:`proportion`.
+
+    ``share`` is ``k / n``; ``ci95`` its interval, which never leaves 0 to 1.
+    """
 
     k: int
     n: int

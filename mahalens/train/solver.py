@@ -21,7 +21,13 @@ SAVE_EVERY = 20.0
 
 
 class Status(enum.Enum):
-    """The end of a trial. The value is the word that run folders and reports use."""
+    """The end of a trial. The value is the word that run folders and reports use.
+
+    ``RUNNING``, ``DONE`` (all epochs), ``REACHED`` (the target loss) and ``PLATEAU`` are those of
+    SGD and Adam. Newton's solvers end with ``ZERO_RESIDUAL``, ``LOCAL_MINIMUM`` or ``SADDLE`` where
+    the gradient vanishes, ``STALLED`` where no step helps, and ``UNCONVERGED`` at the limit of
+    steps. ``NON_FINITE``: the loss overflowed or became NaN.
+    """
 
     RUNNING = "running"
     DONE = "done"
@@ -105,7 +111,11 @@ class History:
 
 
 class Solver(Protocol):
-    """Anything :func:`mahalens.train.solve` can drive to its end, with pauses in between."""
+    """Anything :func:`mahalens.train.solve` can drive to its end, with pauses in between.
+
+    A protocol: :class:`SGD`, :class:`Adam`, :class:`LBFGS`, :class:`LevenbergMarquardt` and
+    :class:`Newton` follow it.
+    """
 
     seconds: float
     milestones: tuple[int, ...]

@@ -43,7 +43,10 @@ _T = TypeVar("_T")
 
 
 class Nearest(NamedTuple):
-    """The k nearest ellipsoids of each point: distances [N, k], ascending, and indices [N, k]."""
+    """The k nearest ellipsoids of each of N points; made by :meth:`Ellipsoids.nearest`.
+
+    ``distances`` [N, k], ascending, in standard deviations; ``indices`` [N, k] of the ellipsoids.
+    """
 
     distances: Tensor
     indices: Tensor
