@@ -24,7 +24,7 @@ MOST_ROWS = 50_000
 MOST_NUMBERS = 2**25
 """Bounds of the sample that is remembered as it is: rows, and numbers in them."""
 
-_BLOCK = 2**22  # numbers that are worked on at once
+BLOCK = 2**22  # numbers that are worked on at once
 _MOST_SQUARES = 2**26  # numbers in one second moment per class
 
 
@@ -391,7 +391,7 @@ class Gatherer:
     def _wait(self, *parts: Rows) -> None:
         """Work on full blocks only: batches of any size then give the same sums."""
         self._waiting += [part for part in parts if len(part)]
-        size = max(256, _BLOCK // self.width)
+        size = max(256, BLOCK // self.width)
         if sum(map(len, self._waiting)) < size:
             return
         rows = Rows.join(self._waiting)
@@ -449,7 +449,7 @@ class Gatherer:
 
 def blocks(count: int, width: int) -> Iterator[slice]:
     """Yield slices of rows that are worked on at once."""
-    size = max(256, _BLOCK // max(width, 1))
+    size = max(256, BLOCK // max(width, 1))
     for start in range(0, count, size):
         yield slice(start, start + size)
 

@@ -218,7 +218,7 @@ def place_of(pool: Pool) -> Path:
 
 @torch.inference_mode()
 def _compute(pool: Pool, place: Path, report: Progress) -> None:
-    images, y, test = _IMAGES[pool.source](pool.source)
+    images, y, test = IMAGES[pool.source](pool.source)
     network = load_backbone(pool.network)[:-1]
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     rows = []
@@ -294,7 +294,7 @@ def _unlabelled(x: Tensor) -> Images:
     return x, torch.zeros(len(x), dtype=torch.long), torch.zeros(len(x), dtype=torch.bool)
 
 
-_IMAGES: dict[str, Callable[[str], Images]] = {
+IMAGES: dict[str, Callable[[str], Images]] = {
     "cifar10": _published(1000, 500),
     "mnist": _published(400, 150),
     "fashion-mnist": _published(400, 150),

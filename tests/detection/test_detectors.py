@@ -165,7 +165,7 @@ def gather(z, y, size, **options):
 def test_held_out_samples_are_not_fitted_to(monkeypatch) -> None:
     monkeypatch.setattr("mahalens.detection.known.MOST_HELD_OUT", 30)
     monkeypatch.setattr("mahalens.detection.known.MOST_NUMBERS", 500)
-    monkeypatch.setattr("mahalens.detection.known._BLOCK", 100)
+    monkeypatch.setattr("mahalens.detection.known.BLOCK", 100)
     z, y, _ = samples(2000)
     known = gather(z, y, 50)
     fitted = known.moments[0.0]

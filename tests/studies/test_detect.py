@@ -18,7 +18,7 @@ from mahalens.studies.study import Measures, Results, forget_data
 @pytest.fixture
 def pools(monkeypatch):
     """Pools of made-up features: the first number of a row is its label, the second its source."""
-    sources = [*detect_cases._IMAGES, "questions"]
+    sources = [*detect_cases.IMAGES, "questions"]
 
     def features(pool):
         classes = {"questions": 40, "elpv": 8, "textiles": 3, "letters": 1, "noise": 1}
@@ -87,7 +87,7 @@ class TestFeatures:
             loads.append(name)
             return nn.Sequential(Doubled(), nn.Identity())
 
-        monkeypatch.setitem(detect_cases._IMAGES, "mnist", lambda name: (images, y, test))
+        monkeypatch.setitem(detect_cases.IMAGES, "mnist", lambda name: (images, y, test))
         monkeypatch.setattr(detect_cases, "load_backbone", load)
         monkeypatch.setattr(detect_cases, "input_files", lambda names: {"weights": weights})
         monkeypatch.setitem(CASES, "made-up", detect_cases.Case(Pool("mnist")))
@@ -109,10 +109,10 @@ class TestFeatures:
 
     @pytest.mark.parametrize("source", ["letters", "noise"])
     def test_images_that_are_drawn(self, source):
-        images, y, _ = detect_cases._IMAGES[source](source)
+        images, y, _ = detect_cases.IMAGES[source](source)
         assert images.shape == (1000, 3, 32, 32)
         assert (float(images.min()) >= 0, float(images.max()) <= 1) == (True, True)
-        assert images.equal(detect_cases._IMAGES[source](source)[0])
+        assert images.equal(detect_cases.IMAGES[source](source)[0])
         assert images.flatten(1).unique(dim=0).shape[0] > 990
         assert not y.any()
 
