@@ -128,6 +128,7 @@ FOUR = np.arange(400) % 4
 )
 def test_data_that_are_refused(tmp_path, monkeypatch, data, options, message):
     monkeypatch.setenv("MAHALENS_DATA", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Debian's packages of data sets
     if not isinstance(data, str):
         arrays = {"x": np.random.default_rng(0).random((len(data[0]), 4)), "y": np.array(data[0])}
         if len(data) > 1:
