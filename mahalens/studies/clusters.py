@@ -172,8 +172,8 @@ class ClustersConfig(Config, frozen=True, kw_only=True):
         ),
     ]
     models: Annotated[tuple[str, ...], study.models_option(MODELS)]
-    trials: Annotated[int, study.count_option("Trials, each with a new mixture.", 10)]
-    epochs: Annotated[int, study.count_option("Steps of full-batch Adam.", 500)]
+    trials: Annotated[int, study.count_option("Trials, each with a new mixture.", 6)]
+    epochs: Annotated[int, study.count_option("Steps of full-batch Adam.", 300)]
     clusters: Annotated[
         int, Option("Clusters of a mixture.", 4, published=4, least=2, most=1_000)
     ] = 4
@@ -417,7 +417,7 @@ PAIRS = (
 
 POINTS = 12
 """How often hyperplanes are read while a network trains."""
-ROTATIONS, PERMUTATIONS, DIRECTIONS = 50, 200, 4_000
+ROTATIONS, PERMUTATIONS, DIRECTIONS = 20, 100, 4_000
 """Draws behind the chance levels of whitening, gathering and axes."""
 
 
@@ -483,8 +483,7 @@ def measure(config: ClustersConfig, job: Job, context: Context) -> dict[str, Mea
     trials = [Trial.draw(config, job.variant, trial) for trial in job.trials]
     start = _start(config, network, job.trials, trials)
     solver = _train(config, network, start, trials, context)
-    epochs, history = solver.history.epochs, solver.history
-    curves = {n: (epochs, history[n].T.double().cpu()) for n in ("through_gain", "axes_gain")}
+    gained = solver.history["through_gain"].T.double().cpu()
     stack = solver.stack
     rows = []
     for place, (number, trial) in enumerate(zip(job.trials, trials, strict=True)):
@@ -498,7 +497,6 @@ def measure(config: ClustersConfig, job: Job, context: Context) -> dict[str, Mea
         )
     names = [name for name in METRICS if any(name in row for row in rows)] or ["through"]
     metrics = {n: torch.tensor([row.get(n, math.nan) for row in rows]).double() for n in names}
-    gained = curves["through_gain"][1]
     metrics["through_change"] = gained[:, -1] - gained[:, 0]
     seconds = time.perf_counter() - began
     metrics["seconds"] = torch.full((len(trials),), seconds / len(trials)).double()
@@ -511,7 +509,7 @@ def measure(config: ClustersConfig, job: Job, context: Context) -> dict[str, Mea
         job.work: Measures(
             metrics=metrics,
             seconds=seconds,
-            curves=curves,
+            curves={"through_gain": (solver.history.epochs, gained)},
             plots=plots,
             weights=stack.tensors(),
             chain=str(stack.chain),
@@ -572,10 +570,8 @@ def _train(
         for place, trial in enumerate(trials):
             layer = _first_layer(running.stack, place)
             planes = read_planes(layer["weight"], layer["bias"], trial.mixture, trial.x)
-            axes = axes_along(layer["weight"], planes.nearest, trial.mixture)
-            rows.append((through(planes)["through_gain"], axes["axes_gain"]))
-        gain, along = torch.tensor(rows, dtype=torch.float64).T
-        return {"through_gain": gain, "axes_gain": along}
+            rows.append(through(planes)["through_gain"])
+        return {"through_gain": torch.tensor(rows, dtype=torch.float64)}
 
     at = measured_epochs(config.epochs, POINTS)
     return context.drive("training", solver, share=(0.0, 0.8), metrics=read, at=at)
@@ -664,14 +660,14 @@ def axes_along(weight: Tensor, nearest: Tensor, mixture: Gaussian) -> dict[str, 
     NaN where clusters are round: every direction is an axis then.
     """
     empty = dict.fromkeys(("axes", "axes_gain", "axes_over_whitening"), math.nan)
-    values = mixture.eigenvalues  # [K, D]
+    values, vectors = mixture.spectrum  # [K, D], [K, D, D]
     if bool((values[:, 0] < values[:, -1] * (1 + 1e-6)).any()):
         return empty
     known = (nearest >= 0) & (weight.norm(dim=1) > 0)
     if not bool(known.any()):
         return empty
     rows = weight[known] / weight[known].norm(dim=1, keepdim=True)
-    cosines = (rows.unsqueeze(1) @ mixture.eigenvectors[nearest[known]]).squeeze(1).abs()
+    cosines = (rows.unsqueeze(1) @ vectors[nearest[known]]).squeeze(1).abs()
     axes = float(cosines.amax(1).mean())
     uniform, rotated = axes_chance(tuple((values[0] / values[0, 0]).tolist()))
     return {"axes": axes, "axes_gain": axes - uniform, "axes_over_whitening": axes - rotated}
