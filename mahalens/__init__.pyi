@@ -2,6 +2,7 @@ from ._version import __version__ as __version__
 
 # Reading networks: audit(model, data) reads any network, read_layer one layer about a Gaussian
 from .auditing import AuditRecord as AuditRecord
+from .auditing import Watch as Watch
 from .auditing import audit as audit
 from .auditing import audit_features as audit_features
 from .auditing import load_audit as load_audit

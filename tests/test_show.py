@@ -64,6 +64,9 @@ def held_objects():
     yield mahalens.LabelledData(EVIL, x, y, x, y, None, 1.0, EVIL)
     yield Samples(x, y, (EVIL, "b"), None, EVIL)
     yield Series(EVIL, x[:, None], y, (EVIL, "b"))
+    watch = mahalens.Watch(x)
+    watch(model, 0)
+    yield watch
     check = mahalens.check_init(model, x)
     yield from (check, check.layers[0], mahalens.initialise(model, x))
     chain = mahalens.Chain.parse("Linear(4), ReLU, " * 40 + "Linear(2)", inputs=3)

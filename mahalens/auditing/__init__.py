@@ -7,6 +7,7 @@
 :func:`audit_features`               reads activations that the user already has
 :func:`load_audit`                   a saved record
 :func:`prune`                        a smaller model with the same outputs
+:class:`Watch`                       audits in a training loop
 ===================================  =========================================================
 
 What one linear layer says about a Gaussian: a layer ``Wx + b`` [K, D] is a set of K rulers. These

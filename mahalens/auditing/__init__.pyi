@@ -20,3 +20,4 @@ from .pairs import mirrored_pairs as mirrored_pairs
 from .pruning import prune as prune
 from .record import AuditRecord as AuditRecord
 from .record import load_audit as load_audit
+from .watch import Watch as Watch
