@@ -134,6 +134,18 @@ def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "classes.safetensors").exists()
 
 
+def test_the_example_of_a_watched_training_prints_what_the_page_says(capsys):
+    page = "docs/guides/audit.md"
+    (place,) = [n for n, code in enumerate(blocks(page)) if "for epoch in range" in code]
+    run(page, slice(place, place + 1))
+    output = capsys.readouterr().out
+    (printed,) = [text for text in blocks(page, "text") if "dead units" in text]
+    # Units near the edge differ from machine to machine.
+    counts, shown = (list(map(int, re.findall(r"(\d+) dead units", t))) for t in (output, printed))
+    assert counts == pytest.approx(shown, abs=2)
+    assert counts[-1] > counts[0]
+
+
 def test_the_example_of_data_prints_what_the_page_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run("docs/guides/data.md", slice(1))
