@@ -363,11 +363,10 @@ def finish(study: Study[Any], folder: RunFolder, *, quiet: bool, **where: Any) -
 
 def _print_results(path: Path) -> None:
     from mahalens.report.records import load_run
-    from mahalens.report.run_tables import run_tables
+    from mahalens.report.run_tables import answer, run_tables
 
     records = load_run(path)
+    for sentence in (records.study.question, *answer(records), ""):
+        click.echo(printable(sentence))
     for table in run_tables(path.name, records):
         table.show()
-    if records.study.advice is not None:
-        for sentence in records.study.advice(records.summary.rows):
-            click.echo(printable(sentence))

@@ -69,14 +69,15 @@ def render_page(records: RunRecords, figures: Sequence[DrawnFigure]) -> str:
         .get_template("report.html.j2")
         .render(
             title=_title(records),
-            headline=run_tables.headline(claim.verdict for claim in summary.claims),
             question=records.study.question,
+            answer=run_tables.answer(records),
             protocol=records.study.protocol,
             scaled=(config.scaled or summary.scaled) if config.protocol == "scaled" else None,
             cautions=summary.cautions,
             remark=records.study.remark,
-            odd_endings=_odd_endings(records),
+            losses=_losses(records),
             claims=run_tables.ledger_table(records),
+            reservations=run_tables.reservations(records),
             unmeasured=run_tables.unmeasured(records),
             variants=_variants(records),
             thing=records.study.thing,
@@ -103,14 +104,14 @@ def _title(records: RunRecords) -> str:
     return ", ".join([name, *titles])
 
 
-def _odd_endings(records: RunRecords) -> list[tuple[str, str]]:
-    """Return the models whose trials did not all just end, and how; of many, how many."""
+def _losses(records: RunRecords) -> list[tuple[str, str]]:
+    """Return the models that lost trials, and how; of many, how many."""
     odd = []
     for variant in records.variants():
         of = run_tables.phrase_of(variant)
         for model in variant.models():
             outcome = variant.outcome(model)
-            if outcome is not None and run_tables.is_odd(outcome):
+            if outcome is not None and outcome.non_finite:
                 odd.append(
                     (f"{records.study.look(model).label}{of}:", run_tables.endings_of(outcome))
                 )

@@ -348,10 +348,11 @@ def _draw_curves(plot: kinds.Curves, records: RunRecords) -> Figure | None:
         scale = scales[panel.variant.variant]
         names = _draw_panel(ax, plot, panel, scale)
         title = panel.variant.title if len(variants) > 1 or not panel.group else ""
-        title = ": ".join(filter(None, (title, panel.group)))
+        group = panel.group if title else panel.group[:1].upper() + panel.group[1:]
+        title = ": ".join(filter(None, (title, group)))
         model = next(iter(panel.curves), "")
         colour = records.study.look(model).colour if plot.panel == "model" else INK
-        ax.set_title(plain(title[:1].upper() + title[1:]), loc="left", color=colour)
+        ax.set_title(plain(title), loc="left", color=colour)
         if plot.than is None:
             scale.set(ax.yaxis, 0.08)
         if inside:

@@ -1,6 +1,7 @@
 """The tables of a run, from its records alone: one form for all studies.
 
 =============================  ================================================================
+:func:`answer`                 the answer of a run in a few sentences
 :func:`results_tables`         the metrics that a study shows first, one table per variant
 :func:`metrics_tables`         every metric with spread, interval, extremes and published value
 :func:`outcomes_table`         how the trials of each model ended
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from mahalens.report.records import Comparison, Outcome, Row, RunRecords, in_order
 from mahalens.report.tables import (
@@ -44,6 +46,7 @@ from mahalens.studies.study import Metric
 
 _WIDE = 7  # columns of numbers that fit beside each other
 _WORDS = 3  # columns of verdicts in words that do
+_FEW = 3  # variants, or models with the same mean, that a sentence can name
 _MOST_TESTS = 60  # with more, a terminal shows the significant ones
 
 
@@ -109,8 +112,8 @@ def _sizes(facts: Mapping[str, object]) -> str:
     return f" ({', '.join(counts)} samples)" if counts else ""
 
 
-def headline(verdicts: Iterable[str]) -> str:
-    """Return the answer of a run in one sentence, from the verdicts of its claims.
+def headline(verdicts: Iterable[str], run: str = "this run") -> str:
+    """Return how many claims hold in one sentence, from the verdicts of the claims.
 
     >>> headline(["holds", "fails", "holds", "not measured"])
     '2 of 4 claims hold in this run, 1 fails and 1 was not measured.'
@@ -122,7 +125,7 @@ def headline(verdicts: Iterable[str]) -> str:
     if not verdicts:
         return "This run checks no claims."
     if set(verdicts) == {"not measured"}:
-        return f"None of the claims ({total}) was measured in this run."
+        return f"None of the claims ({total}) was measured in {run}."
     verbs = {
         "holds": ("holds", "hold"),
         "fails": ("fails", "fail"),
@@ -131,12 +134,94 @@ def headline(verdicts: Iterable[str]) -> str:
     }
     if len(set(verdicts)) == 1:
         every = {1: "The one claim", 2: "Both claims"}.get(total, f"All {total} claims")
-        return f"{every} {verbs[verdicts[0]][total > 1]} in this run."
+        return f"{every} {verbs[verdicts[0]][total > 1]} in {run}."
     counts = [(verdicts.count(verdict), forms) for verdict, forms in verbs.items()]
     (count, verb), *others = [(n, forms[n > 1]) for n, forms in counts if n]
-    parts = [f"{count} of {total} claims {verb} in this run"]
+    parts = [f"{count} of {total} claims {verb} in {run}"]
     parts += [f"{n} {word}" for n, word in others]
     return f"{', '.join(parts[:-1])} and {parts[-1]}."
+
+
+def answer(records: RunRecords) -> list[str]:
+    """Return the answer of a run in a few sentences, the user's own data first, verdicts last.
+
+    They name the model with the best mean of the primary metric on each variant, or give the
+    study's advice, and say how many differences are significant and how many claims hold.
+    """
+    own = {PurePath(name).stem for name in own_data(records)}
+    variants = sorted(records.variants(), key=lambda variant: variant.variant not in own)
+    sentences = list(records.study.advice(records.summary.rows)) if records.study.advice else []
+    if len(variants) <= _FEW:
+        sentences += [_leaders(variant) for variant in variants] if not sentences else []
+    else:
+        sentences.append(_leaders_by_variant(records, variants))
+    is_scaled = records.summary.protocol != "published"
+    run = "this scaled run" if is_scaled else "this run"
+    sentences.append(headline((claim.verdict for claim in records.summary.claims), run))
+    return [sentence for sentence in sentences if sentence]
+
+
+def own_data(records: RunRecords) -> list[str]:
+    """Return the files and folders of the user that a run read, as they were given."""
+    data = records.config.options.get("data") or ()
+    names = (data,) if isinstance(data, str) else data
+    return [str(name) for name in names if PurePath(str(name)).suffix or "/" in str(name)]
+
+
+def _best_models(records: RunRecords) -> tuple[list[str], int]:
+    """Return the models with the best mean of the primary metric, and how many were compared.
+
+    Models that were computed and not measured, such as a ground truth, are left out.
+    """
+    name = records.primary()
+    rows = {model: records.row(model, name) for model in records.models()}
+    means = {
+        model: row.mean
+        for model, row in rows.items()
+        if row is not None and row.mean is not None and not _is_computed(records.outcome(model))
+    }
+    best = _best(records.metric(name), [rows[model] for model in means])
+    return [model for model, mean in means.items() if mean == best], len(means)
+
+
+def _is_computed(outcome: Outcome | None) -> bool:
+    return outcome is not None and set(outcome.statuses) == {"analytic"}
+
+
+def _leaders(records: RunRecords) -> str:
+    """Return which models are best on a variant, and whether the tests tell models apart."""
+    models, compared = _best_models(records)
+    row = records.row(models[0], records.primary()) if models else None
+    if row is None:
+        return ""
+    metric = records.metric(records.primary())
+    labels = [records.study.look(model).label for model in models]
+    who = f"{labels[0]} has"
+    if len(labels) > _FEW:
+        who = f"{len(labels)} of {compared} {records.study.thing}s share"
+    elif len(labels) > 1:
+        who = f"{', '.join(labels[:-1])} and {labels[-1]} share"
+    end = "highest" if metric.better == "high" else "lowest"
+    value = " ± ".join(filter(None, mean_and_half(row.mean, row.ci95, metric.unit == "%")))
+    unit = f"\N{NO-BREAK SPACE}{metric.unit}" if label_of(metric) != metric.label else ""
+    trials = f"mean of {number(row.n)} trials" if row.n > 1 else "one trial"
+    where = f"On {phrase_of(records)[2:]}, " if records.title else ""
+    first = f"{where}{who} the {end} {in_sentence(metric.label)}: {value}{unit} ({trials})."
+    tests = [t for t in records.summary.comparisons if t.metric in ("", records.primary())]
+    clear = sum(test.is_significant for test in tests)
+    if not tests:
+        return first
+    rest = f"{clear or 'None'} of {len(tests)} tested differences {'is' if clear < 2 else 'are'}"
+    return f"{first} {rest} significant."
+
+
+def _leaders_by_variant(records: RunRecords, variants: Sequence[RunRecords]) -> str:
+    """Return which models are best on most of many variants."""
+    leaders = Counter(model for variant in variants for model in _best_models(variant)[0][:1])
+    parts = [f"{records.study.look(model).label} on {n}" for model, n in leaders.most_common(_FEW)]
+    metric = in_sentence(records.metric(records.primary()).label)
+    kind = "data sets" if records.study.variant == "data" else "variants"
+    return f"Best {metric} on {len(variants)} {kind}: {', '.join(parts)}." if parts else ""
 
 
 # --- Results ----------------------------------------------------------------------------------
@@ -160,7 +245,8 @@ def _results(
     records: RunRecords, metrics: Sequence[str], models: Sequence[str], exchange: bool
 ) -> Table:
     rows = {(m, name): records.row(m, name) for m in models for name in metrics}
-    best = {name: _best(records.metric(name), [rows[m, name] for m in models]) for name in metrics}
+    rivals = [model for model in models if not _is_computed(records.outcome(model))]
+    best = {name: _best(records.metric(name), [rows[m, name] for m in rivals]) for name in metrics}
     cells = {
         key: _mean(row, records.metric(key[1]), best[key[1]], records.outcome(key[0]))
         for key, row in rows.items()
@@ -215,7 +301,7 @@ def _mean(row: Row | None, metric: Metric, best: float | None, outcome: Outcome 
     return Cell(
         mean,
         note=" ".join(filter(None, notes)),
-        below=f"{number(row.n)} trials" if lost else "",
+        below=f"{number(row.n)} trial{'s' * (row.n != 1)}" if lost else "",
         bold=row.mean is not None and row.mean == best,
     )
 
@@ -438,8 +524,10 @@ def claims_table(runs: Mapping[str, RunRecords]) -> Table:
         records = next(iter(runs.values()))
         table = ledger_table(records)
         count = len(unmeasured(records))
-        rest = f"Not measured by this run: {count} more claim{'s' if count > 1 else ''}."
-        return replace(table, notes=(*table.notes, rest)) if count else table
+        rest = [f"Not measured by this run: {count} more claim{'s' if count > 1 else ''}."]
+        return replace(
+            table, notes=(*reservations(records), *table.notes, *(rest if count else []))
+        )
     every = {name: statements_of(records) for name, records in runs.items()}
     lines: list[Line] = []
     source = ""
@@ -525,7 +613,10 @@ def _statement(
 ) -> tuple[Cell, ...]:
     whole = judgements.get("")
     reasons = [
-        (records.study.variant_title(variant) if variant else "", judgement.why)
+        (
+            records.study.variant_title(variant) if variant else "",
+            f"{'Scaled run. ' * _may_change(records, judgement)}{judgement.why}",
+        )
         for variant, judgement in judgements.items()
         if variant in ("", *variants)
     ]
@@ -544,6 +635,25 @@ def _statement(
     texts = dict.fromkeys(j.published or MISSING for j in judgements.values())
     published = [Cell("; ".join(texts))] if has_published else []
     return (head, *cells, *published)
+
+
+def reservations(records: RunRecords) -> list[str]:
+    """Return what to know before the verdicts of a run: that it is small, or about other data."""
+    sentences = []
+    if any(_may_change(records, claim) for claim in records.summary.claims):
+        sentences.append(
+            "This run is scaled down: a claim that fails or is undecided here may hold in the "
+            f"{records.study.protocol} protocol."
+        )
+    if (own := own_data(records)) and records.summary.claims:
+        sentences.append(f"The sources claim this of other data than {', '.join(own)}.")
+    return sentences
+
+
+def _may_change(records: RunRecords, judgement: Judgement) -> bool:
+    """Return whether a run of full size may come to another verdict, a better one."""
+    is_open = judgement.verdict in ("fails", "undecided")
+    return is_open and records.summary.protocol != "published"
 
 
 def _verdict(judgement: Judgement | None, is_dense: bool = False) -> Cell:

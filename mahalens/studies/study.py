@@ -529,7 +529,8 @@ class Study(Generic[C]):
         protocol: what ``--published`` means: ``"published"``, or ``"full"`` where nothing was.
         titles: what people call variants that are not known everywhere.
         pools: whether trials of runs with other seeds are trials of the same problem.
-        advice: sentences for a user's own data, from the rows of the summary; printed last.
+        advice: sentences for a user's own data, from the rows of the summary; the answer of a run
+            begins with them.
     """
 
     name: str

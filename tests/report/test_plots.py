@@ -492,7 +492,7 @@ def test_a_trial_that_stopped_is_not_carried_on_and_a_lost_model_has_no_line(sin
         (("iris", "wine"), lambda m: f"{m}!", (4, 2), "Iris: relu!"),
         (("",), lambda m: f"{m}!", (2, 2), "Relu!"),
         (("",), "model", (2, 2), "ReLU"),
-        (("a", "b", "c", "d"), "", (2, 2), "A"),
+        (("a", "b", "c", "d"), "", (2, 2), "a"),
     ],
 )
 def test_panels_are_groups_by_variants(variants, panel, shape, first):

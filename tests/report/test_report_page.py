@@ -53,23 +53,25 @@ def test_the_page_opens_with_the_answer_and_goes_on_in_order(folder: Path) -> No
     text = page_of(folder).text
     parts = [
         "mahalens report · Pretend study, Iris, Wine",
-        "5 of 7 claims hold in this run and 2 were not measured.",
         "Is bent better than plain?",
+        "On Iris, Round has the highest test accuracy: ",
+        "5 of 7 claims hold in this scaled run and 2 were not measured.",
         "Scaled run. It departs from the full protocol, which --published runs.",
         "trials: 10 instead of 20",
         "All models share their trials.",
+        "Ridges",
+        "A caption.",
+        "Bent, twice, Wine",
+        "Results",
         "Round, Iris: 9 done, 1 non-finite",
-        "Claims",
-        "Bent is more accurate than Plain.",
-        "1 claim not measured by this run",
-        "Results Iris",
+        "Iris",
         "All metrics, Iris",
         "How the trials ended, Iris: 30 trials: 29 done, 1 non-finite.",
         "Wine",
         "Which differences are real?",
-        "Ridges",
-        "A caption.",
-        "Bent, twice, Wine",
+        "Claims",
+        "Bent is more accurate than Plain.",
+        "1 claim not measured by this run",
         "What was run",
         "Run it again",
     ]
@@ -158,8 +160,12 @@ def test_the_report_refers_to_nothing_outside_itself(report: Path) -> None:
     assert not {"script", "link", "iframe", "object", "base", "form"} & {t for t, _ in page.tags}
     for _, attrs in page.tags:
         for name in ("src", "href", "srcset", "action"):
-            assert str(attrs.get(name) or "data:").startswith("data:")
+            assert str(attrs.get(name) or "data:").startswith(("data:", "#"))
         assert not [name for name in attrs if name.startswith("on")]
+    places = {f"#{attrs['id']}" for _, attrs in page.tags if "id" in attrs}
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    assert len(links) == 5
+    assert set(links) <= places
     style = html[html.index("<style>") : html.index("</style>")]
     assert "url(" not in style
     assert "@import" not in style

@@ -14,6 +14,7 @@ from mahalens.report.records import Outcome, Row, RunRecords, load_run
 from mahalens.report.run_tables import (
     about,
     all_endings,
+    answer,
     claims_table,
     comparison_tables,
     data_line,
@@ -24,7 +25,9 @@ from mahalens.report.run_tables import (
     metrics_tables,
     moments_tables,
     outcomes_table,
+    own_data,
     pair_label,
+    reservations,
     results_tables,
     run_tables,
     statements_of,
@@ -85,6 +88,96 @@ def sections_of(table: Table) -> list[str]:
 )
 def test_the_headline_gives_the_verdicts(verdicts: list[str], sentence: str) -> None:
     assert headline(verdicts) == sentence
+
+
+class TestAnswer:
+    def test_the_best_model_of_each_variant_then_the_verdicts(self, run: RunRecords) -> None:
+        iris, wine, verdicts = answer(run)
+        row = run.variants()[0].row("round", "accuracy")
+        assert row is not None
+        start = f"On Iris, Round has the highest test accuracy: {row.mean:.2f} ± "
+        assert iris.startswith(start)
+        assert iris.endswith(
+            "\N{NO-BREAK SPACE}% (mean of 9 trials). 2 of 2 tested differences are significant."
+        )
+        assert wine.startswith("On Wine, Round has the highest test accuracy: ")
+        assert verdicts == "5 of 7 claims hold in this scaled run and 2 were not measured."
+
+    def test_a_full_run_is_not_called_scaled(self, run: RunRecords) -> None:
+        full = with_summary(run, protocol="published")
+        assert answer(full)[-1].startswith("5 of 7 claims hold in this run")
+
+    @pytest.mark.parametrize(
+        ("means", "better", "who"),
+        [
+            ([1, 2, 3], "low", "Plain has the lowest m: 1"),
+            ([1, 3, 3, 2], "high", "Bent, twice and Round share the highest m: 3"),
+            ([3, 3, 3, 3, *range(-5, 0)], "high", "4 of 9 networks share the highest m: 3"),
+        ],
+    )
+    def test_one_or_several_are_best(
+        self, single: RunRecords, means: list[float], better: Any, who: str
+    ) -> None:
+        study = replace(single.study, metrics={"m": Metric("M m", "", better=better)}, primary="m")
+        names = [*MODELS, *(f"model-{place}" for place in range(9))]
+        rows = [Row(model, "m", mean, 5) for model, mean in zip(names, means, strict=False)]
+        records = with_summary(single, rows=rows, outcomes=[], comparisons=[], claims=[])
+        first, _ = answer(replace(records, study=study, all_trials={}))
+        assert first.replace("M m", "m").startswith(who)
+
+    def test_what_was_computed_is_no_rival(self, single: RunRecords) -> None:
+        outcomes = [
+            msgspec.structs.replace(o, statuses={"analytic": 1}) if o.model == "round" else o
+            for o in single.summary.outcomes
+        ]
+        records = with_summary(single, outcomes=outcomes)
+        assert answer(records)[0].startswith("Bent, twice has the highest test accuracy")
+        cells = rows_of(results_tables(records)[0])
+        assert [cells[name][0].bold for name in cells] == [False, True, False]
+
+    def test_own_data_come_first(self, run: RunRecords) -> None:
+        assert own_data(run) == []
+        assert "of other data" not in printed(claims_table({"run": run}))
+        config = msgspec.structs.replace(run.config, options={"data": ["iris", "some/wine.npz"]})
+        mine = replace(run, config=config)
+        assert [sentence[:8] for sentence in answer(mine)] == ["On Wine,", "On Iris,", "5 of 7 c"]
+        last = reservations(mine)[-1]
+        assert last == "The sources claim this of other data than some/wine.npz."
+        assert last in " ".join(printed(claims_table({"run": mine})).split())
+
+    def test_many_variants_are_counted(self, many: RunRecords) -> None:
+        count = len(many.variants())
+        assert answer(many)[0] == f"Best test accuracy on {count} data sets: Round on {count}."
+
+    def test_advice_takes_the_place_of_the_best_model(self, run: RunRecords) -> None:
+        study = replace(run.study, advice=lambda rows: [f"Take any of {len(rows)}."])
+        sentences = answer(replace(run, study=study))
+        assert sentences[:-1] == [f"Take any of {len(run.summary.rows)}."]
+
+
+def test_claims_that_a_small_run_leaves_open_say_so_first(run: RunRecords) -> None:
+    assert reservations(run) == []  # none fails
+    verdicts = ["fails", "undecided", *["holds"] * 5]
+    claims = [
+        msgspec.structs.replace(claim, verdict=verdict, why="Because.")
+        for claim, verdict in zip(run.summary.claims, verdicts, strict=True)
+    ]
+    small = with_summary(run, claims=claims)
+    assert reservations(small) == [
+        "This run is scaled down: a claim that fails or is undecided here may hold in the full "
+        "protocol."
+    ]
+    reasons = [
+        why
+        for line in ledger_table(small).lines
+        if not isinstance(line, Section)
+        for name, why in line[0].details
+        if name != "claim"
+    ]
+    assert reasons.count("Scaled run. Because.") == 2
+    assert reasons.count("Because.") == len(reasons) - 2
+    full = with_summary(small, protocol="published")
+    assert reservations(full) == []
 
 
 def test_about_says_data_scale_and_cautions(run: RunRecords, single: RunRecords) -> None:
