@@ -2,27 +2,33 @@
 
     python benchmarks/detect.py [--quick] [--only CASE] [--json FILE]
 
-50,000 samples of 1,280 features in 100 classes are fitted to and 10,000 scored (features as they
+50,000 samples of 1,280 features in 100 classes are fitted to and 2,000 scored (features as they
 are, no shrinkage). "pytorch-ood" is the formula of its detector (0.4.0) in torch: class means, one
 covariance in float32, its inverse, and for each class the diagonal of (z − μ) Σ⁻¹ (z − μ)ᵀ; there
 batches of 256 are scored at once, because it makes a square matrix of each. "scikit-learn" is
 ``EmpiricalCovariance`` of the samples less class means, and its ``mahalanobis`` for each class.
 All sides work in one process, taking turns; the figures are medians. "difference" is the largest
 relative one between scores. "peak_mb" is by how much a fresh process grows at most while it fits
-to the samples, "peak_4x_mb" to four times as many; their data do not count.
+to 10,000 samples, "peak_4x_mb" to four times as many; their data do not count.
+
+"stream" fits to 1,280 features made batch by batch, which never exist at once: ``mahalens.detect``
+with one method, and with the choice among all. There "peak_mb" is for a quarter of the samples
+and "peak_4x_mb" for all, a million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from measure import Work, alternate, arguments, case, finish, peak_growth
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
-from mahalens.detection import Mahalanobis
+from mahalens.detection import Mahalanobis, detect
 
 BATCH = 256
 
@@ -38,7 +44,7 @@ def data(samples: int, dim: int, classes: int) -> Data:
     y = torch.arange(samples) % classes
     means = torch.randn(classes, dim, generator=draw)
     z = torch.randn(samples, dim, generator=draw).add_(means[y])
-    return Data(z, y, torch.randn(samples // 5, dim, generator=draw))
+    return Data(z, y, torch.randn(samples // 25, dim, generator=draw))
 
 
 class Ours:
@@ -123,13 +129,52 @@ def growing(name: str, samples: int) -> Work:
     return lambda: side.fit(some.z, some.y)
 
 
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Batches of samples in 100 classes, drawn when they are wanted."""
+
+    def __init__(self, samples: int, dim: int) -> None:
+        self.samples, self.dim = samples, dim
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        draw = torch.Generator().manual_seed(0)
+        means = torch.randn(100, self.dim, generator=draw)
+        for start in range(0, self.samples, 1_000):
+            y = torch.arange(start, min(start + 1_000, self.samples)) % 100
+            yield torch.randn(len(y), self.dim, generator=draw).add_(means[y]), y
+
+
+def streaming(method: str, samples: int, dim: int = 1_280) -> Work:
+    loader = DataLoader(Stream(samples, dim), batch_size=None)
+    options = {} if method == "auto" else {"normalise": "unit"}
+    return lambda: detect(nn.Identity(), loader, method, **options)
+
+
+def stream(quick: bool) -> list[dict[str, Any]]:
+    """Return a row for one method and one for the choice among all."""
+    rows: list[dict[str, Any]] = []
+    for method in ("mahalanobis", "auto"):
+        if quick:
+            streaming(method, 2_000, 32)()
+            rows.append({"case": f"stream: {method}"})
+            continue
+        peaks = {}
+        for name, samples in (("peak_mb", 250_000), ("peak_4x_mb", 1_000_000)):
+            began = time.perf_counter()
+            peaks[name] = peak_growth(streaming, (method, 3_000), (method, samples))
+            seconds = time.perf_counter() - began
+        rows.append({"case": f"stream: {method}", "ours_s": seconds, **peaks})
+    return rows
+
+
 def main() -> None:
     """Measure all cases and print a table."""
-    options = arguments(__doc__, tuple(OTHERS))
-    chosen = [options.only] if options.only else list(OTHERS)
-    rows = [row for name in chosen for row in compare(name, options.quick)]
-    if not options.quick:
+    options = arguments(__doc__, (*OTHERS, "memory", "stream"))
+    chosen = [options.only] if options.only else [*OTHERS, "memory", "stream"]
+    rows = [row for name in chosen if name in OTHERS for row in compare(name, options.quick)]
+    if "memory" in chosen and not options.quick:
         rows.append({"case": "ours", "peak_mb": growth("ours", 1), "peak_4x_mb": growth("ours", 4)})
+    if "stream" in chosen:
+        rows += stream(options.quick)
     finish("detect", rows, options)
 
 

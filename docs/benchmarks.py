@@ -254,7 +254,52 @@ def building(record: dict[str, Any]) -> str:
     return table(["case", "ours", "instead", "faster"], rows)
 
 
+def detect(record: dict[str, Any]) -> str:
+    """Fitting and scoring beside other code for the same scores."""
+    rows = []
+    for case in record["cases"]:
+        rival, work = case["case"].split(": ") if ": " in case["case"] else ("", "")
+        if work in ("fit", "score", "both"):
+            difference = case.get("difference")
+            rows.append(
+                [
+                    f"{work}: {rival}",
+                    seconds(case["ours_s"]),
+                    seconds(case["baseline_s"]),
+                    f"**{number(case['ratio'])} x**",
+                    "3 x" if work == "both" else "–",
+                    "–" if difference is None else f"{difference:.0e}",
+                    "–" if difference is None else "≤ 1e-4",
+                ]
+            )
+    return table(["work: against", "ours", "theirs", "faster", "goal", "difference", "goal"], rows)
+
+
+def detect_memory(record: dict[str, Any]) -> str:
+    """By how much a process grows while it fits."""
+    sizes = {False: (10_000, 40_000), True: (250_000, 1_000_000)}
+    rows = []
+    for case in record["cases"]:
+        if case.get("peak_mb") is None or case.get("peak_4x_mb") is None:
+            continue
+        streamed = case["case"].startswith("stream: ")
+        few, many = sizes[streamed]
+        name = case["case"].removeprefix("stream: ").removesuffix(": fit")
+        rows.append(
+            [
+                f"detect, {name}, batches" if streamed else f"{name}, one array",
+                *(
+                    f"{count:,}: {number(case[key])} MB"
+                    for count, key in ((few, "peak_mb"), (many, "peak_4x_mb"))
+                ),
+            ]
+        )
+    return table(["fitting to", "samples: memory", "4 x samples: memory"], rows)
+
+
 MAKERS = {
+    "detect": ("detect", detect),
+    "detect_memory": ("detect", detect_memory),
     "building": ("building", building),
     "audit": ("audit", audit),
     "representation": ("representation", representation),

@@ -62,16 +62,23 @@ _NO_MODEL = "features in the file"
 def detect(model: str | None, trust: bool, weights: Path | None, out: Path, **options: Any) -> None:
     """Fit a detector of samples unlike the known ones, with a threshold that keeps its promise.
 
-    MODEL is package.module:factory with --weights, or with --trust a program (see mahalens audit).
-    Without a MODEL the samples are features already.
+    MODEL is package.module:factory with --weights, or with --trust a program (see mahalens audit);
+    or a pretrained network for images: efficientnet-lite0, -lite1, -lite2 or mobilenet-v2 (mahalens
+    data fetch NAME). Without a MODEL the samples are features already.
     """
     if model is None and (weights is not None or trust or options["layer"]):
         raise InputError("--weights, --trust and --layer belong to a MODEL; name one first")
     from mahalens.auditing.recognise import recognise_model
+    from mahalens.data.backbones import BACKBONES
     from mahalens.report.detection import require_free
 
     require_free(out, force=options["force"])
-    is_program = model is not None and recognise_model(model, weights, trust=trust) != "factory"
+    if model in BACKBONES:
+        if weights is not None or trust:
+            raise InputError(f"{model} has weights of its own; leave --weights and --trust out")
+        is_program = False
+    else:
+        is_program = model is not None and recognise_model(model, weights, trust=trust) != "factory"
     with in_child_process(model or "") if is_program else contextlib.nullcontext():
         _detect(model, trust, weights, out, options)
 
@@ -138,12 +145,20 @@ class _Reader:
         options: dict[str, Any],
     ) -> None:
         from mahalens.auditing.load import load_fitting, shapes_to_try
+        from mahalens.data.backbones import BACKBONES
         from mahalens.detection.features import Source
 
         self.notes: list[str] = []
         self.source: Source | None = None
+        self.shape: tuple[int, ...] | None = None
         self.name = spec or _NO_MODEL
         if spec is None:
+            return
+        layers = None if options["layer"] is None else [options["layer"]]
+        if spec in BACKBONES:
+            network, size = _backbone(spec, known, options)
+            self.notes.append(f"images are brought to {size} x {size}")
+            self.source = Source(network, layers)
             return
         shapes = [known.shape] if options["shape"] else shapes_to_try(known.shape, known.image)
         loaded, self.shape = load_fitting(spec, weights, known.x, shapes, trust=trust)
@@ -151,7 +166,7 @@ class _Reader:
         self.name = loaded.name
         self.cast = loaded.cast
         module: nn.Module = loaded.module
-        self.source = Source(module, None if options["layer"] is None else [options["layer"]])
+        self.source = Source(module, layers)
 
     @property
     def layer(self) -> str:
@@ -166,7 +181,10 @@ class _Reader:
 
         if self.source is None:
             return Features(samples.x.reshape(len(samples.x), -1), None, samples.y)
-        x = self.cast(samples.reshaped(self.shape).x)
+        if self.shape is None:  # a pretrained network, which takes images of any size
+            x = samples.reshaped(_channels_first(samples)).x
+        else:
+            x = self.cast(samples.reshaped(self.shape).x)
         readings = list(self.source.read(x))
         logits = [reading.logits for reading in readings if reading.logits is not None]
         return Features(
@@ -174,6 +192,30 @@ class _Reader:
             torch.cat(logits) if logits else None,
             samples.y,
         )
+
+
+def _backbone(name: str, known: Samples, options: dict[str, Any]) -> tuple[nn.Module, int]:
+    """Return a pretrained network and the height and width that it brings images to."""
+    from mahalens.data.backbones import BACKBONES, load_backbone
+
+    if options["pixels"] != "scaled":
+        raise InputError(f"{name} takes pixels from 0 to 1; leave --pixels out")
+    size = max(96, min(*_channels_first(known)[1:], BACKBONES[name].size))
+    if options["image_size"]:
+        size = max(options["image_size"])
+    return load_backbone(name, size), size
+
+
+def _channels_first(samples: Samples) -> tuple[int, ...]:
+    """Return the shape [C, H, W] of images, with one or three channels."""
+    image = samples.shape if samples.image is None else samples.image
+    image = (1, *image) if len(image) == 2 else image
+    if len(image) != 3 or image[0] not in (1, 3):
+        raise InputError(
+            f"samples have shape {list(samples.shape)}, but pretrained networks take images; give "
+            "[H, W] or [C, H, W] with 1 or 3 channels, if need be with --shape"
+        )
+    return image
 
 
 def _pictures(known: Samples, unknown: Samples | None, scores: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from mahalens.data.formats import open_package
 from mahalens.errors import InputError
+from mahalens.geometry._checks import require_count
 
 _Blocks = tuple[tuple[int, int, int, int, int], ...]
 _MOBILENET: _Blocks = ((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 32, 3, 3, 2), (6, 64, 4, 3, 2))
@@ -66,23 +67,32 @@ BACKBONES = {
 """The pretrained networks by name."""
 
 
-def load_backbone(name: str) -> nn.Sequential:
+def load_backbone(name: str, size: int | None = None) -> nn.Sequential:
     """Return a pretrained network in evaluation mode, from RGB images in [0, 1] to 1,000 logits.
 
     Its last layer is the linear classifier, so that its penultimate features are
     ``network[:-1](images)``, shape (N, 1280). Images (N, 3, H, W) may have any size from about
-    32 x 32 on; those of the training had ``BACKBONES[name].size``. The weights must be on this
-    machine: ``mahalens data fetch NAME``.
+    32 x 32 on; those of the training had ``BACKBONES[name].size``. Grey images (N, 1, H, W) are
+    taken as RGB. The weights must be on this machine: ``mahalens data fetch NAME``.
+
+    Args:
+        name: one of :data:`BACKBONES`.
+        size: height and width that images are brought to first (bilinear, smoothed where they
+            shrink). Small images need it: CIFAR-10's at their 32 x 32 are noise to these networks,
+            and pixels that are merely repeated cost accuracy too. 96 is a fair price; more is
+            slower and better. By default images are taken as they are.
     """
     if name not in BACKBONES:
         raise InputError(f"{name!r} is not a network; give one of {', '.join(BACKBONES)}")
+    if size is not None:
+        require_count("size", size, 32)
     (file,) = (path for path in _walk(open_package(name)) if path.suffix == ".pth")
-    return _with_weights(build_backbone(BACKBONES[name]), file).eval()
+    return _with_weights(build_backbone(BACKBONES[name], size), file).eval()
 
 
-def build_backbone(plan: Backbone) -> nn.Sequential:
-    """Return a network of this plan with random weights."""
-    layers: list[nn.Module] = [_Scale(plan), *_convolution(plan, 3, 32, 3, 2)]
+def build_backbone(plan: Backbone, size: int | None = None) -> nn.Sequential:
+    """Return a network of this plan with random weights; ``size`` as in :func:`load_backbone`."""
+    layers: list[nn.Module] = [_Pixels(plan, size), *_convolution(plan, 3, 32, 3, 2)]
     channels = 32
     for row, (expansion, wide, repeats, kernel, stride) in enumerate(plan.blocks):
         ends = row in (0, len(plan.blocks) - 1)
@@ -130,20 +140,23 @@ def _convolution(
     return [convolution, nn.BatchNorm2d(outputs, eps=plan.eps), nn.ReLU6(inplace=True)]
 
 
-class _Scale(nn.Module):
-    """Pixels in [0, 1], scaled as in the training."""
+class _Pixels(nn.Module):
+    """Pixels in [0, 1], brought to a size and scaled as in the training."""
 
     mean: Tensor
     spread: Tensor
 
-    def __init__(self, plan: Backbone) -> None:
+    def __init__(self, plan: Backbone, size: int | None) -> None:
         super().__init__()
+        self.size = None if size is None else (size, size)
         for name in ("mean", "spread"):
             values = torch.tensor(getattr(plan, name)).view(3, 1, 1)
             self.register_buffer(name, values, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.spread
+        if self.size is not None and images.shape[-2:] != self.size:
+            images = functional.interpolate(images, self.size, mode="bilinear", antialias=True)
+        return (images - self.mean) / self.spread  # three channels, also of one
 
 
 class _SameConv2d(nn.Conv2d):

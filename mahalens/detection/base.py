@@ -7,13 +7,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mahalens._show import facts_html
 from mahalens.detection.features import BEFORE, Source
-from mahalens.detection.known import Gatherer, Known, Rows, Wanted, blocks, check_features
+from mahalens.detection.known import (
+    Gatherer,
+    Known,
+    Rows,
+    Wanted,
+    blocks,
+    check_features,
+    tensor_of,
+)
 from mahalens.detection.threshold import Calibration
 from mahalens.errors import InputError
 from mahalens.files import replacing
@@ -443,10 +450,11 @@ class Scorer(nn.Module):
 
 def gathered(gatherer: Gatherer, z: Any, y: Any, logits: Any) -> Gatherer:
     """Show arrays to a gatherer, block by block."""
-    z, *others = (
-        value if value is None or isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-        for value in (z, y, logits)
-    )
+    z = tensor_of(z, "features")
+    others = [
+        None if value is None else tensor_of(value, name)
+        for name, value in (("labels", y), ("logits", logits))
+    ]
     if z.dtype in (torch.float32, torch.float64) or z.ndim != 2:
         check_features(z)  # as a whole, which costs no copy, so that all bad rows are counted
     for name, value in zip(("labels", "rows of logits"), others, strict=True):

@@ -248,7 +248,8 @@ def _chosen(
     seed: int,
 ) -> Detector:
     """Choose if there is a choice, then fit to all known samples and set the threshold."""
-    require_enough(len(known.held), rate)
+    held = len(known.held)
+    require_enough(held, rate, held + int(known.counts.sum()))
     name, options = makers[0]
     choice = Choice(name, options, "the caller named it", (), {})
     if method == "auto":

@@ -466,6 +466,19 @@ def _check_share(hold_out: float) -> float:
     return float(hold_out)
 
 
+def tensor_of(value: Any, name: str) -> Tensor:
+    """Return an array, a list or a tensor as a tensor."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise InputError(
+            f"{name} have type {array.dtype}; give numbers (np.unique(names, return_inverse=True) "
+            "numbers the names of classes)"
+        )
+    return torch.as_tensor(array)
+
+
 def check_features(
     z: Any,
     name: str = "features",
@@ -475,9 +488,7 @@ def check_features(
     first: int = 0,
 ) -> Tensor:
     """Return features [N, D] as float32 or float64, finite; ``first`` numbers the first row."""
-    if not isinstance(z, Tensor):
-        z = torch.as_tensor(np.asarray(z))
-    z = z.detach()
+    z = tensor_of(z, name)
     if z.ndim != 2 or z.shape[1] == 0 or z.is_complex() or z.dtype == torch.bool:
         raise InputError(
             f"{name} have shape {list(z.shape)} and type {z.dtype}; give numbers [N, D], one row "
@@ -493,7 +504,6 @@ def check_features(
             f"there are {rows} samples but {len(z)} rows of {name}; give one per sample"
         )
     z = z if z.dtype == torch.float64 else z.float()
-    assert isinstance(z, Tensor)
     # The sum is one quick pass, and finite for all but faulty (or enormous) numbers.
     if z.numel() and not math.isfinite(float(z.sum())):
         bad = (~z.isfinite()).any(1)
@@ -503,7 +513,8 @@ def check_features(
                 f"{int(bad.sum())} of {len(z)} rows of {name} have NaN or infinite values, first "
                 f"row {where}; remove or repair them"
             )
-    return z
+    checked: Tensor = z
+    return checked
 
 
 def check_labels(y: Any, count: int) -> Tensor:
@@ -513,9 +524,7 @@ def check_labels(y: Any, count: int) -> Tensor:
             "this method needs labels; give y [N] (or a loader of (x, y) batches), or use "
             "Marginal or Neighbours, which need none"
         )
-    if not isinstance(y, Tensor):
-        y = torch.as_tensor(np.asarray(y))
-    y = y.detach().cpu()
+    y = tensor_of(y, "labels").cpu()
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.ndim != 1:
         raise InputError(
             f"labels have shape {list(y.shape)} and type {y.dtype}; give whole numbers [N]"

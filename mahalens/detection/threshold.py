@@ -173,13 +173,16 @@ def _fewest(rate: float) -> int:
     return max(1, math.ceil(round(1 / rate, 9)) - 1)
 
 
-def require_enough(count: int, rate: float) -> None:
-    """Raise where so few scores cannot keep a rate."""
-    if count < _fewest(rate):
-        raise InputError(
-            f"a reject rate of {rate:g} cannot be set from {count} samples; give at least "
-            f"{_fewest(rate)}, or a higher rate"
-        )
+def require_enough(count: int, rate: float, seen: int | None = None) -> None:
+    """Raise where so few scores cannot keep a rate; ``seen`` are all samples, held out or not."""
+    if count >= (least := _fewest(rate)):
+        return
+    if seen is None:
+        few, remedy = f"{count} samples", f"give at least {least}, or a higher rate"
+    else:
+        few = f"the {count} held out of {seen} samples"
+        remedy = f"{least} are needed: give more samples, a larger hold_out or a higher rate"
+    raise InputError(f"a reject rate of {rate:g} cannot be set from {few}; {remedy}")
 
 
 def _cells(groups: Tensor, group_count: int | None, least: int) -> Tensor:

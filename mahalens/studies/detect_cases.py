@@ -30,7 +30,7 @@ from mahalens.files import fingerprint, replacing
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import remember
 
-VERSION = 1
+VERSION = 2
 """Of the recipes below; features of another version are computed anew."""
 BATCH = 64
 LEFT_OUT = 0.3
@@ -219,17 +219,12 @@ def place_of(pool: Pool) -> Path:
 @torch.inference_mode()
 def _compute(pool: Pool, place: Path, report: Progress) -> None:
     images, y, test = IMAGES[pool.source](pool.source)
-    network = load_backbone(pool.network)[:-1]
+    network = load_backbone(pool.network, pool.size)[:-1]
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     rows = []
     for start in range(0, len(images), BATCH):
         report(start / len(images), f"features of {pool.source}")
-        batch = images[start : start + BATCH].expand(-1, 3, -1, -1)
-        if batch.shape[-1] != pool.size:
-            size = (pool.size, pool.size)
-            batch = torch.nn.functional.interpolate(
-                batch, size=size, mode="bilinear", antialias=True
-            )
+        batch = images[start : start + BATCH]
         rows.append(network(batch.contiguous(memory_format=torch.channels_last)))
     with replacing(place) as temporary:
         save_file({"z": torch.cat(rows), "y": y, "test": test}, temporary)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from mahalens.data import backbones
 from mahalens.detection import Detector
 
 NET = """
@@ -75,6 +76,34 @@ def test_images_are_shown(cli, here):
     assert outcome.out.count("\n") == 2
 
 
+def test_a_pretrained_network_takes_images_of_any_size(cli, here, monkeypatch):
+    sizes = []
+
+    def load(name, size):
+        sizes.append((name, size))
+        torch.manual_seed(0)
+        layers = (nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 4), nn.ReLU())
+        return nn.Sequential(Grey(), *layers, nn.Linear(4, 3)).eval()
+
+    monkeypatch.setattr(backbones, "load_backbone", load)
+    bright = 5 + np.random.default_rng(1).random((90, 3, 12, 10)).astype("float32")
+    np.savez(here / "bright.npz", x=bright)
+    words = ("--data", "images.npz", "--unknown", "bright.npz", "--method", "marginal", "--quiet")
+    outcome = cli("detect", "mobilenet-v2", *words, "--out", "found")
+    assert outcome.code == 0, outcome.err
+    assert "Of your 90 unknown samples it rejected 100.0 %" in outcome.out
+    outcome = cli("detect", "mobilenet-v2", *words, "--image-size", "64,64", "--out", "other")
+    assert outcome.code == 0, outcome.err
+    assert sizes == [("mobilenet-v2", 96), ("mobilenet-v2", 64)]
+
+
+class Grey(nn.Module):
+    """The mean of the channels."""
+
+    def forward(self, x):
+        return x.mean(1, keepdim=True)
+
+
 def test_a_folder_is_replaced_only_if_asked(cli, here):
     words = ("detect", "--data", "known.npz", "--method", "marginal", "--out", "found", "--quiet")
     assert cli(*words).code == 0
@@ -96,6 +125,8 @@ def test_a_folder_is_replaced_only_if_asked(cli, here):
         (("--data", "known.npz", "--rate", "2"), "reject rate is 2.0; give a number"),
         (("--data", "known.npz", "--layer", "a"), "belong to a MODEL; name one first"),
         (("detect_nets:net", "--data", "known.npz", "--layer", "a"), "no layer 'a'"),
+        (("mobilenet-v2", "--data", "known.npz"), "pretrained networks take images; give [H, W]"),
+        (("mobilenet-v2", "--data", "images.npz", "--trust"), "weights of its own; leave"),
         (("--data", "known.npz", "--unknown", "images.npz"), "columns"),
         (("--data", "far.npz", "--method", "energy"), "needs logits or labels"),
         (("--data", "known.npz", "--limit", "20"), "cannot be set from"),

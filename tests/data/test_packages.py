@@ -9,6 +9,7 @@ import torch
 from data_helpers import install, refusal
 from PIL import Image
 from torch import nn
+from torch.nn import functional
 
 from mahalens.data import load_backbone, load_samples, load_set
 from mahalens.data.backbones import BACKBONES, Backbone, build_backbone
@@ -112,7 +113,20 @@ class TestBackbones:
         image[..., 3:, :] = 1
         assert convolution(image)[..., 0, :].abs().max() == 0
 
+    def test_images_are_brought_to_a_size_smoothly(self):
+        plan = Backbone(8, blocks=((1, 8, 1, 5, 2),))
+        pixels = build_backbone(plan, size=96)[0]
+        ramp = torch.linspace(0, 1, 32).expand(2, 3, 32, 32)
+        large = functional.interpolate(ramp, (96, 96), mode="bilinear", antialias=True)
+        torch.testing.assert_close(pixels(ramp), pixels(large))
+        assert pixels(ramp).shape == (2, 3, 96, 96)
+        steps = pixels(ramp)[0, 0, 0].diff()
+        assert steps[2:-2].min() > 0  # pixels are not repeated
+        torch.testing.assert_close(pixels(ramp[:, :1]), pixels(ramp))  # grey
+        assert build_backbone(plan)[0](ramp).shape == ramp.shape
+
     def test_refusals(self, machine):
+        assert "size is 8" in refusal(load_backbone, "mobilenet-v2", 8)
         assert "give one of efficientnet-lite0, " in refusal(load_backbone, "resnet", start="'resn")
         assert "run `mahalens data fetch mobilenet-v2`" in refusal(load_backbone, "mobilenet-v2")
 

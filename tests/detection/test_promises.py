@@ -1,6 +1,10 @@
-"""Promises of detectors on real data: the stated rate, and files that run anywhere."""
+"""Promises of detectors: the stated rate, files that run anywhere, memory for any number."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +14,8 @@ from sklearn.datasets import load_digits
 from mahalens.detection import METHODS, Mahalanobis
 from mahalens.detection.threshold import Calibration
 
-EXPORTED = ("mahalanobis", "class-gaussians", "low-rank", "relative", "neighbours", "energy", "vim")
+PLAIN = [("mahalanobis", {"normalise": "unit"}), ("relative", {"normalise": "unit"})]
+EXPORTED = {name: {} for name in METHODS if name != "layered"} | {"combined": {"parts": PLAIN}}
 
 
 def digits():
@@ -52,7 +57,7 @@ def test_onnx_runs_a_detector_with_any_batch(method, tmp_path):
     import onnxruntime
 
     x, y = digits()
-    detector = METHODS[method]().fit_features(x[:1200], y[:1200])
+    detector = METHODS[method](**EXPORTED[method]).fit_features(x[:1200], y[:1200])
     scorer = detector.scorer().eval()
     path = tmp_path / "detector.onnx"
     rows = {"z": {0: torch.export.Dim("rows")}}
@@ -65,3 +70,45 @@ def test_onnx_runs_a_detector_with_any_batch(method, tmp_path):
         np.testing.assert_allclose(score, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
         np.testing.assert_allclose(p, detector.p_value_features(batch).numpy(), atol=0.02)
         assert (reject == detector.reject_features(batch).numpy()).mean() > 0.98
+
+
+STREAMED = """
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+from mahalens import detect
+
+class Batches(IterableDataset):
+    def __init__(self, count):
+        self.count = count
+    def __iter__(self):
+        draw = torch.Generator().manual_seed(0)
+        y = torch.arange(1000) % 5
+        for _ in range(self.count):
+            yield torch.randn(1000, 256, generator=draw) + 3 * torch.eye(256)[y], y
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+method = sys.argv[1]
+for count in (3, 160, 480):
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    detect(nn.Identity(), DataLoader(Batches(count), batch_size=None), method)
+    print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak")
+@pytest.mark.parametrize("method", ["marginal", "auto"])
+def test_memory_does_not_grow_with_samples(method):
+    """320,000 more samples of 256 features would be 328 MB; at most 50,000 are remembered."""
+    command = [sys.executable, "-c", STREAMED, method]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    _, few, many = map(float, done.stdout.split())
+    assert many < few + 60
+    assert many < 400

@@ -83,8 +83,8 @@ class TestFeatures:
         y, test = torch.tensor([1, 0, 1]), torch.tensor([False, True, False])
         loads = []
 
-        def load(name):
-            loads.append(name)
+        def load(name, size):
+            loads.append((name, size))
             return nn.Sequential(Doubled(), nn.Identity())
 
         monkeypatch.setitem(detect_cases.IMAGES, "mnist", lambda name: (images, y, test))
@@ -99,9 +99,9 @@ class TestFeatures:
         shares = []
         for _ in range(2):
             detect_cases.prepare("made-up", lambda share, text: shares.append((share, text)))
-        assert (loads, shares) == (["efficientnet-lite0"], [(0.0, "features of mnist")])
+        assert (loads, shares) == ([("efficientnet-lite0", 96)], [(0.0, "features of mnist")])
         z, y, test = detect_cases.features(Pool("mnist"))
-        assert z.tolist() == [[0.0] * 3, [2.0] * 3, [4.0] * 3]
+        assert z.tolist() == [[0.0], [2.0], [4.0]]
         assert (y.tolist(), test.tolist()) == ([1, 0, 1], [False, True, False])
         weights.write_bytes(b"12")
         detect_cases.prepare("made-up", lambda share, text: None)
