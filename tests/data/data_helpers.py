@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from mahalens.data import load_set
 from mahalens.data.named import CIFAR_FILES, FILES, PUBLISHED, home_of
 from mahalens.errors import InputError
 
@@ -25,6 +26,11 @@ def refusal(call, *arguments, start="", **options):
     assert "\n" not in text
     assert text.startswith(start)
     return text.removeprefix(start)
+
+
+def refused(path, read=load_set, **options):
+    """The message for a file that cannot be used: one line that begins with its name."""
+    return refusal(read, path, start=f"{path}: ", **options)
 
 
 def seeded(seed):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_helpers import RNG, cifar, cifar_batch, contents, publish, put, refusal
+from data_helpers import RNG, cifar, cifar_batch, contents, publish, put, refusal, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,11 +22,6 @@ from mahalens.geometry import _checks as memory
 
 X = RNG.normal(size=(20, 6)).astype(np.float32)
 Y = np.arange(20) % 3
-
-
-def refused(path, read=load_set, **options):
-    """The message for a file that cannot be used: one line that begins with its name."""
-    return refusal(read, path, start=f"{path}: ", **options)
 
 
 class TestIdxFolder:

@@ -16,7 +16,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from data_helpers import cifar_batch, refusal
+from data_helpers import cifar_batch, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,10 +35,6 @@ def idx(shape, values=None, kind=0x08):
     if values is None:
         values = bytes(index % 251 for index in range(math.prod(shape)))
     return struct.pack(f">HBB{len(shape)}I", 0, kind, len(shape), *shape) + bytes(values)
-
-
-def refused(path, read=load_set, **options):
-    return refusal(read, path, start=f"{path}: ", **options)
 
 
 WHOLE = idx((2, 3, 4))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from modules import DTYPES, draw, offset_l2
+from modules import draw, offset_l2
 from torch.func import jacrev
 
 from mahalens.nn import OffsetL2
@@ -30,11 +30,6 @@ def made(variant, dtype=torch.float64, units=4):
 
 @pytest.fixture(params=VARIANTS)
 def variant(request):
-    return request.param
-
-
-@pytest.fixture(params=DTYPES, ids=str)
-def dtype(request):
     return request.param
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import DTYPES, LOGITS, METRICS, draw, refuses
+from modules import LOGITS, METRICS, draw, refuses
 from modules import head as formula
 from safetensors.torch import save_file
 from scipy.optimize import minimize_scalar
@@ -52,11 +52,6 @@ def is_calibrated(head):
 
 @pytest.fixture(params=METRICS, ids=lambda c: "-".join(map(str, c.values())))
 def choice(request):
-    return request.param
-
-
-@pytest.fixture(params=DTYPES, ids=str)
-def dtype(request):
     return request.param
 
 

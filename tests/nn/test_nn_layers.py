@@ -4,17 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import DTYPES, abs_relu, draw, made, point_slope, refuses
+from modules import abs_relu, draw, made, point_slope, refuses
 from torch import nn
 
 from mahalens.nn import Abs, AbsReLU, Neg, Norm, PointSlope, md_relu
 
 finite = st.floats(-1e3, 1e3).map(lambda v: 0.0 if abs(v) < 1e-3 else v)
-
-
-@pytest.fixture(params=DTYPES, ids=str)
-def dtype(request):
-    return request.param
 
 
 class TestNorm:

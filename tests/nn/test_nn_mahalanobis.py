@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from modules import DTYPES, draw, made, refuses, squares
+from modules import draw, made, refuses, squares
 
 from mahalens.geometry import ellipsoids
 from mahalens.nn import Mahalanobis, OffsetL2
@@ -19,11 +19,6 @@ NAMES = [
 
 @pytest.fixture(params=NAMES)
 def name(request):
-    return request.param
-
-
-@pytest.fixture(params=DTYPES, ids=str)
-def dtype(request):
     return request.param
 
 

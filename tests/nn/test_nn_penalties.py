@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import DTYPES, HALVES, METRICS, draw, refuses
+from modules import HALVES, METRICS, draw, refuses
 from torch import nn
 
 from mahalens.geometry import Gaussian
@@ -30,11 +30,6 @@ def covariance_of(dim, seed=5):
 
 def rotation(dim, seed=6):
     return torch.linalg.qr(draw((dim, dim), seed)).Q
-
-
-@pytest.fixture(params=DTYPES, ids=str)
-def dtype(request):
-    return request.param
 
 
 class TestOrthogonality:
