@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -46,40 +47,10 @@ LINES: tuple[Any, ...] = ("-", DASHED, (0, (1.2, 1.3)), (0, (6, 1.5, 1.2, 1.5)),
 """Line styles for models of one colour."""
 PUBLISHED: dict[str, Any] = {"marker": "D", "ls": "", "ms": 6, "mec": INK, "mew": 1.2}
 
-_STYLE: Any = {
-    "text.usetex": False,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 7.0,
-    "axes.labelsize": 9.5,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GREY,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": "#ececec",
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "xtick.minor.visible": False,
-    "ytick.minor.visible": False,
-    "legend.frameon": False,
-    "legend.fontsize": 9.0,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-    "savefig.bbox": None,
-}
+_STYLE: Any = mpl.rc_params_from_file(
+    Path(__file__).with_name("figures.mplstyle"), use_default_template=False
+)
+"""The settings of all figures; those of a user: ``plt.style.use("mahalens.report.figures")``."""
 
 
 def styled() -> AbstractContextManager[None]:
