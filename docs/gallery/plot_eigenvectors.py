@@ -2,10 +2,11 @@ r"""
 Rows become eigenvectors
 ========================
 
-A layer measures the Mahalanobis distance of a Gaussian when :math:`W^T W = \Sigma^{-1}`. Any
-rotation of a whitening is a whitening too, so training alone does not decide which rows it finds.
-With a penalty on the cosines between rows only one choice is left: rows at right angles that whiten
-the data are the eigenvectors of the covariance.
+A layer measures the Mahalanobis distance of a Gaussian when :math:`W^T W =
+\Sigma^{-1}`. Any rotation of a whitening is a whitening too, so training alone does
+not decide which rows it finds. With a penalty on the cosines between rows only one
+choice is left: rows at right angles that whiten the data are the eigenvectors of
+the covariance.
 """
 
 import matplotlib.pyplot as plt
@@ -25,12 +26,14 @@ plt.style.use("mahalens.report.figures")
 # %%
 # Train a layer with and without the penalty
 # ------------------------------------------
-# The loss is the squared error of the distance :math:`\|\,|Wx + b|\,\|`, and 1 times the penalty
-# where it is used. L-BFGS converges well on whitened inputs, so the layer is trained on these and
-# its weights are mapped back.
+# The loss is the squared error of the distance :math:`\|\,|Wx + b|\,\|`, and 1
+# times the penalty where it is used. L-BFGS converges well on whitened inputs, so
+# the layer is trained on these and its weights are mapped back.
 
 
-def train(gaussian: Gaussian, seed: int, penalty: float) -> tuple[torch.Tensor, float]:
+def train(
+    gaussian: Gaussian, seed: int, penalty: float
+) -> tuple[torch.Tensor, float]:
     """Return the rows of a trained layer and its mean squared error."""
     draw = torch.Generator().manual_seed(seed)
     x = gaussian.sample(1000, generator=draw)
@@ -65,11 +68,14 @@ def train(gaussian: Gaussian, seed: int, penalty: float) -> tuple[torch.Tensor, 
 # %%
 # Two dimensions: ten starts each
 # -------------------------------
-# Without the penalty, every start ends with different rows, all of them exact. With it, all starts
-# end with the same two directions. Starts that end in a local minimum are left out.
+# Without the penalty, every start ends with different rows, all of them exact. With
+# it, all starts end with the same two directions. Starts that end in a local
+# minimum are left out.
 
 
-def converged(gaussian: Gaussian, seeds: range, penalty: float) -> list[torch.Tensor]:
+def converged(
+    gaussian: Gaussian, seeds: range, penalty: float
+) -> list[torch.Tensor]:
     """Return the rows of the trials that learned the distance exactly."""
     results = [train(gaussian, seed, penalty) for seed in seeds]
     return [rows for rows, error in results if error < 1e-8]
@@ -80,15 +86,33 @@ values, vectors = plane.spectrum
 angles = torch.linspace(0, 2 * torch.pi, 200, dtype=vectors.dtype)
 ellipse = (vectors * values.sqrt()) @ torch.stack([angles.cos(), angles.sin()])
 
-figure, panels = plt.subplots(1, 2, figsize=(8, 4.2), sharey=True, layout="constrained")
-for ax, penalty, title in zip(panels, (0.0, 1.0), ("No penalty", "With penalty"), strict=True):
+figure, panels = plt.subplots(
+    1, 2, figsize=(8, 4.2), sharey=True, layout="constrained"
+)
+for ax, penalty, title in zip(
+    panels, (0.0, 1.0), ("No penalty", "With penalty"), strict=True
+):
     solutions = converged(plane, range(10), penalty)
     ax.plot(*ellipse, color="#8a8a8a", linewidth=1.2)
     for row in torch.cat(solutions):
-        ax.plot(*torch.stack([-row, row]).T / row.norm(), color="C0", linewidth=1.3, zorder=3)
+        ax.plot(
+            *torch.stack([-row, row]).T / row.norm(),
+            color="C0",
+            linewidth=1.3,
+            zorder=3,
+        )
     for vector in vectors.T:
-        ax.plot(*torch.stack([-vector, vector]).T * 1.5, color="C1", linestyle="--", zorder=2)
-    ax.set(title=f"{title}: {len(solutions)} of 10 converged", aspect="equal", xlabel="first input")
+        ax.plot(
+            *torch.stack([-vector, vector]).T * 1.5,
+            color="C1",
+            linestyle="--",
+            zorder=2,
+        )
+    ax.set(
+        title=f"{title}: {len(solutions)} of 10 converged",
+        aspect="equal",
+        xlabel="first input",
+    )
 panels[0].set_ylabel("second input")
 lines = [
     plt.Line2D([], [], color="C0", label="direction of a row"),
@@ -101,23 +125,41 @@ plt.show()
 # %%
 # Five dimensions: which row is which eigenvector?
 # ------------------------------------------------
-# A dark square is a row that points along an eigenvector. The length of such a row gives the
-# eigenvalue too: :math:`\lambda = 1 / \|w\|^2`.
+# A dark square is a row that points along an eigenvector. The length of such a row
+# gives the eigenvalue too: :math:`\lambda = 1 / \|w\|^2`.
 
 space = draw_gaussian(5, torch.Generator().manual_seed(1))
-figure, panels = plt.subplots(1, 2, figsize=(8, 3.9), sharey=True, layout="constrained")
-for ax, penalty, title in zip(panels, (0.0, 1.0), ("No penalty", "With penalty"), strict=True):
+figure, panels = plt.subplots(
+    1, 2, figsize=(8, 3.9), sharey=True, layout="constrained"
+)
+for ax, penalty, title in zip(
+    panels, (0.0, 1.0), ("No penalty", "With penalty"), strict=True
+):
     rows = converged(space, range(3), penalty)[0]
     match = match_rows(rows, space)
     rows = rows[match.rows]
-    cosines = (rows / rows.norm(dim=1, keepdim=True) @ space.spectrum.vectors).abs().numpy()
+    cosines = (
+        (rows / rows.norm(dim=1, keepdim=True) @ space.spectrum.vectors)
+        .abs()
+        .numpy()
+    )
     image = ax.imshow(cosines, cmap="Blues", vmin=0, vmax=1)
     for i, j in torch.cartesian_prod(torch.arange(5), torch.arange(5)).tolist():
         colour = "white" if cosines[i, j] > 0.6 else "#222222"
-        ax.text(j, i, f"{cosines[i, j]:.2f}", ha="center", va="center", color=colour, fontsize=8.5)
+        ax.text(
+            j,
+            i,
+            f"{cosines[i, j]:.2f}",
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=8.5,
+        )
     ax.grid(False)
     ax.set(title=title, xlabel="eigenvector", xticks=range(5), yticks=range(5))
-    print(f"{title}: eigenvalues read from rows are off by {match.mean_error:.1%} on average")
+    print(
+        f"{title}: eigenvalues by row are off by {match.mean_error:.1%} on average"
+    )
 panels[0].set_ylabel("row, in the order of its eigenvector")
 figure.colorbar(image, ax=panels, label="|cosine|", shrink=0.85)
 plt.show()

@@ -2,9 +2,10 @@ r"""
 Known clusters
 ==============
 
-Where do the hyperplanes of a trained layer lie? Under the distance reading they pass through
-prototypes: means of clusters. Here the clusters are known, because they are drawn, so the question
-has an answer: how far is each hyperplane from the nearest mean, before and after training?
+Where do the hyperplanes of a trained layer lie? Under the distance reading they
+pass through prototypes: means of clusters. Here the clusters are known, because
+they are drawn, so the question has an answer: how far is each hyperplane from the
+nearest mean, before and after training?
 """
 
 import matplotlib.pyplot as plt
@@ -29,9 +30,10 @@ x = means[y] + (factors[y] @ torch.randn(1200, 2, 1, generator=draw)).squeeze(2)
 # %%
 # Two starts, the same training
 # -----------------------------
-# A layer of 8 units with absolute values feeds a linear layer. ``kaiming`` draws weights that know
-# nothing of the data. ``cluster_pca`` finds clusters by k-means and puts two hyperplanes through
-# the mean of each, across its principal axes. Ten seeds each are trained at once.
+# A layer of 8 units with absolute values feeds a linear layer. ``kaiming`` draws
+# weights that know nothing of the data. ``cluster_pca`` finds clusters by k-means
+# and puts two hyperplanes through the mean of each, across its principal axes. Ten
+# seeds each are trained at once.
 
 chain = mahalens.Chain.parse("Linear(8), Abs, Linear(4)", inputs=2)
 starts = {
@@ -46,13 +48,13 @@ trained = {
 # %%
 # Distance of hyperplanes to the nearest mean
 # -------------------------------------------
-# The distance of a mean from a hyperplane is measured in standard deviations of its cluster along
-# the normal: :math:`|w \cdot \mu_c + b| / \sqrt{w^T \Sigma_c w}`. Below 0.5 the hyperplane passes
-# through the cluster.
+# The distance of a mean from a hyperplane is measured in standard deviations of its
+# cluster along the normal: :math:`|w \cdot \mu_c + b| / \sqrt{w^T \Sigma_c w}`.
+# Below 0.5 the hyperplane passes through the cluster.
 
 
 def to_nearest_mean(layer: nn.Linear) -> Tensor:
-    """Return how far each hyperplane is from the nearest mean, in standard deviations [K]."""
+    """Return the distance of each hyperplane to the nearest mean [K]."""
     spreads = torch.linalg.vector_norm(layer.weight @ factors, dim=2)  # [C, K]
     return (layer(means).abs() / spreads).min(0).values.detach()
 
@@ -61,25 +63,30 @@ distances = {}
 for name in starts:
     for when, trials in (("start", starts[name]), ("trained", trained[name].stack)):
         networks = [trials[trial] for trial in range(10)]
-        distances[name, when] = torch.cat([to_nearest_mean(network[0]) for network in networks])
-        right = torch.stack([(network(x).argmax(1) == y).float().mean() for network in networks])
-        through = (distances[name, when] < 0.5).float().mean()
-        print(
-            f"{name}, {when}: {through:.0%} of hyperplanes pass through a cluster, "
-            f"{right.mean():.1%} of the samples are right"
+        distances[name, when] = torch.cat(
+            [to_nearest_mean(network[0]) for network in networks]
         )
+        right = torch.stack(
+            [(network(x).argmax(1) == y).float().mean() for network in networks]
+        )
+        through = (distances[name, when] < 0.5).float().mean()
+        print(f"{name}, {when}: {right.mean():.1%} of the samples are right,")
+        print(f"  {through:.0%} of the hyperplanes pass through a cluster")
 
 # %%
 # One network of each start
 # -------------------------
-# Training moves both kinds. Hyperplanes that were placed at the means leave them: to classify, a
-# network needs boundaries between clusters as well as distances from them.
+# Training moves both kinds. Hyperplanes that were placed at the means leave them:
+# to classify, a network needs boundaries between clusters as well as distances from
+# them.
 
 
 def draw_hyperplanes(ax, layer, colour):
     """Draw the samples, the means and the hyperplanes of a layer."""
     ax.plot(*x.T, ".", color="#c9c9c9", markersize=2)
-    for weight, bias in zip(layer.weight.detach(), layer.bias.detach(), strict=True):
+    for weight, bias in zip(
+        layer.weight.detach(), layer.bias.detach(), strict=True
+    ):
         foot = -weight * bias / weight.square().sum()
         along = foot + torch.stack([-weight[1], weight[0]])
         ax.axline(foot.tolist(), along.tolist(), color=colour, linewidth=1.3)
@@ -106,16 +113,23 @@ plt.show()
 # %%
 # All ten networks of each start
 # ------------------------------
-# Hyperplanes left of the dotted line pass through a cluster. Training draws distant random
-# hyperplanes nearer to the means, but no more of them pass through a cluster than before. Compare
-# any layer with the random start before you call it a set of prototypes. K-means finds the same
-# clusters for every seed, so the ten ``cluster_pca`` networks are alike.
+# Hyperplanes left of the dotted line pass through a cluster. Training draws distant
+# random hyperplanes nearer to the means, but no more of them pass through a cluster
+# than before. Compare any layer with the random start before you call it a set of
+# prototypes. K-means finds the same clusters for every seed, so the ten
+# ``cluster_pca`` networks are alike.
 
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for (name, when), values in distances.items():
-    style = {"linestyle": "-" if when == "trained" else "--", "color": colours[name]}
+    style = {
+        "linestyle": "-" if when == "trained" else "--",
+        "color": colours[name],
+    }
     ax.step(
-        values.sort().values, torch.linspace(0, 1, len(values)), label=f"{name}, {when}", **style
+        values.sort().values,
+        torch.linspace(0, 1, len(values)),
+        label=f"{name}, {when}",
+        **style,
     )
 ax.axvline(0.5, color="#8a8a8a", linewidth=1, linestyle=":")
 ax.set(
