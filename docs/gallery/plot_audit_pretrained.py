@@ -56,14 +56,10 @@ def draw_silent_units(record):
     """Draw the share of dead and of rare units in each layer with a ReLU."""
     layers = [layer for layer in record.layers if layer.activation == "relu6"]
     places = range(len(layers))
-    rare = [
-        100 * len(layer.units.rare["0.05"]) / layer.units_count for layer in layers
-    ]
+    rare = [100 * len(layer.units.rare["0.05"]) / layer.units_count for layer in layers]
     dead = [100 * len(layer.units.dead) / layer.units_count for layer in layers]
     _, ax = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    ax.bar(
-        places, rare, color="C5", label="rare: active at less than 5 % of positions"
-    )
+    ax.bar(places, rare, color="C5", label="rare: active at less than 5 % of positions")
     ax.bar(places, dead, color="C1", label="dead: active nowhere")
     names = [name_of(layer.name) for layer in layers]
     ax.set_xticks(places, names, rotation=90, fontsize=7.5)
@@ -82,9 +78,7 @@ def name_of(layer):
     block, _, part = layer.partition(".layers.")
     if not part:
         return "first" if block == "1" else "last"
-    kind = (
-        "filters" if block == "4" else KINDS[part]
-    )  # the first block does not expand
+    kind = "filters" if block == "4" else KINDS[part]  # the first block does not expand
     return f"block {int(block) - 3} {kind}"
 
 

@@ -31,9 +31,7 @@ plt.style.use("mahalens.report.figures")
 # the layer is trained on these and its weights are mapped back.
 
 
-def train(
-    gaussian: Gaussian, seed: int, penalty: float
-) -> tuple[torch.Tensor, float]:
+def train(gaussian, seed, penalty):
     """Return the rows of a trained layer and its mean squared error."""
     draw = torch.Generator().manual_seed(seed)
     x = gaussian.sample(1000, generator=draw)
@@ -52,10 +50,10 @@ def train(
         line_search_fn="strong_wolfe",
     )
 
-    def error() -> torch.Tensor:
+    def error():
         return (Norm()((z @ weight.T + bias).abs()) - target).square().mean()
 
-    def loss() -> torch.Tensor:
+    def loss():
         optimiser.zero_grad()
         value = error() + penalty * orthogonality_penalty(weight @ basis)
         value.backward()
@@ -73,9 +71,7 @@ def train(
 # minimum are left out.
 
 
-def converged(
-    gaussian: Gaussian, seeds: range, penalty: float
-) -> list[torch.Tensor]:
+def converged(gaussian, seeds, penalty):
     """Return the rows of the trials that learned the distance exactly."""
     results = [train(gaussian, seed, penalty) for seed in seeds]
     return [rows for rows, error in results if error < 1e-8]
@@ -86,40 +82,26 @@ values, vectors = plane.spectrum
 angles = torch.linspace(0, 2 * torch.pi, 200, dtype=vectors.dtype)
 ellipse = (vectors * values.sqrt()) @ torch.stack([angles.cos(), angles.sin()])
 
-figure, panels = plt.subplots(
-    1, 2, figsize=(8, 4.2), sharey=True, layout="constrained"
-)
-for ax, penalty, title in zip(
-    panels, (0.0, 1.0), ("No penalty", "With penalty"), strict=True
-):
-    solutions = converged(plane, range(10), penalty)
+
+def draw_rows(ax, solutions, title):
+    """Draw the directions of rows, the eigenvectors and the ellipse of the data."""
     ax.plot(*ellipse, color="#8a8a8a", linewidth=1.2)
     for row in torch.cat(solutions):
-        ax.plot(
-            *torch.stack([-row, row]).T / row.norm(),
-            color="C0",
-            linewidth=1.3,
-            zorder=3,
-        )
+        ax.plot(*torch.stack([-row, row]).T / row.norm(), "C0-", linewidth=1.3)
     for vector in vectors.T:
-        ax.plot(
-            *torch.stack([-vector, vector]).T * 1.5,
-            color="C1",
-            linestyle="--",
-            zorder=2,
-        )
-    ax.set(
-        title=f"{title}: {len(solutions)} of 10 converged",
-        aspect="equal",
-        xlabel="first input",
-    )
+        ax.plot(*torch.stack([-vector, vector]).T * 1.5, "C1--", zorder=1)
+    ax.set_title(f"{title}: {len(solutions)} of 10 converged")
+    ax.set(aspect="equal", xlabel="first input")
+
+
+figure, panels = plt.subplots(1, 2, figsize=(8, 4.2), sharey=True, layout="constrained")
+draw_rows(panels[0], converged(plane, range(10), penalty=0), "No penalty")
+draw_rows(panels[1], converged(plane, range(10), penalty=1), "With penalty")
 panels[0].set_ylabel("second input")
-lines = [
-    plt.Line2D([], [], color="C0", label="direction of a row"),
-    plt.Line2D([], [], color="C1", linestyle="--", label="eigenvector"),
-    plt.Line2D([], [], color="#8a8a8a", label="one standard deviation"),
-]
-figure.legend(handles=lines, loc="outside lower center", ncols=3)
+panels[0].plot([], [], "C0-", label="direction of a row")
+panels[0].plot([], [], "C1--", label="eigenvector")
+panels[0].plot([], [], color="#8a8a8a", label="one standard deviation")
+figure.legend(loc="outside lower center", ncols=3)
 plt.show()
 
 # %%
@@ -129,37 +111,27 @@ plt.show()
 # gives the eigenvalue too: :math:`\lambda = 1 / \|w\|^2`.
 
 space = draw_gaussian(5, torch.Generator().manual_seed(1))
-figure, panels = plt.subplots(
-    1, 2, figsize=(8, 3.9), sharey=True, layout="constrained"
-)
-for ax, penalty, title in zip(
-    panels, (0.0, 1.0), ("No penalty", "With penalty"), strict=True
-):
-    rows = converged(space, range(3), penalty)[0]
+
+
+def draw_cosines(ax, rows, title):
+    """Draw the cosines between rows and eigenvectors."""
     match = match_rows(rows, space)
-    rows = rows[match.rows]
-    cosines = (
-        (rows / rows.norm(dim=1, keepdim=True) @ space.spectrum.vectors)
-        .abs()
-        .numpy()
-    )
-    image = ax.imshow(cosines, cmap="Blues", vmin=0, vmax=1)
+    unit = (rows / rows.norm(dim=1, keepdim=True))[match.rows]
+    cosines = (unit @ space.spectrum.vectors).abs()
     for i, j in torch.cartesian_prod(torch.arange(5), torch.arange(5)).tolist():
         colour = "white" if cosines[i, j] > 0.6 else "#222222"
-        ax.text(
-            j,
-            i,
-            f"{cosines[i, j]:.2f}",
-            ha="center",
-            va="center",
-            color=colour,
-            fontsize=8.5,
-        )
+        ax.text(j, i, f"{cosines[i, j]:.2f}", ha="center", va="center", color=colour)
     ax.grid(False)
     ax.set(title=title, xlabel="eigenvector", xticks=range(5), yticks=range(5))
-    print(
-        f"{title}: eigenvalues by row are off by {match.mean_error:.1%} on average"
-    )
+    print(f"{title}: eigenvalues by row are off by {match.mean_error:.1%} on average")
+    return ax.imshow(cosines.numpy(), cmap="Blues", vmin=0, vmax=1)
+
+
+figure, panels = plt.subplots(1, 2, figsize=(8, 3.9), sharey=True, layout="constrained")
+draw_cosines(panels[0], converged(space, range(3), penalty=0)[0], "No penalty")
+image = draw_cosines(
+    panels[1], converged(space, range(3), penalty=1)[0], "With penalty"
+)
 panels[0].set_ylabel("row, in the order of its eigenvector")
 figure.colorbar(image, ax=panels, label="|cosine|", shrink=0.85)
 plt.show()

@@ -33,10 +33,7 @@ chain = md_abs(2)  # Linear(2), Abs, Norm
 torch.manual_seed(0)
 start = TrialStack.from_modules(
     chain,
-    [
-        chain.build(dtype=x.dtype, init="sample_point_bias", data=x)
-        for _ in range(20)
-    ],
+    [chain.build(dtype=x.dtype, init="sample_point_bias", data=x) for _ in range(20)],
 )
 trials = fit(start, x, gaussian.mahalanobis(x), epochs=500, solver="newton")
 
@@ -67,73 +64,35 @@ for name, trial in (("best", best), ("worst", worst)):
 # Solid contours show the learned distance, dashed ones the true distance. On the
 # left they coincide.
 
-centre, spread = gaussian.mean, x.std(0)
-low, high = (centre - 4.2 * spread).tolist(), (centre + 4.2 * spread).tolist()
-grid_x, grid_y = torch.meshgrid(
-    torch.linspace(low[0], high[0], 240),
-    torch.linspace(low[1], high[1], 240),
-    indexing="xy",
-)
-points = torch.stack([grid_x, grid_y], dim=-1).to(x)  # [240, 240, 2]
+left, bottom = (gaussian.mean - 4 * x.std(0)).tolist()
+right, top = (gaussian.mean + 4 * x.std(0)).tolist()
+across, up = torch.linspace(left, right, 240), torch.linspace(bottom, top, 240)
+grid = torch.cartesian_prod(up, across).flip(1).to(x)  # [240 * 240, 2]
 
-figure, panels = plt.subplots(
-    1, 2, figsize=(8, 4), sharey=True, layout="constrained"
-)
-for ax, trial, title in zip(
-    panels, (best, worst), ("Zero residual", "Local minimum"), strict=True
-):
-    network = trials.stack[trial]
-    with torch.no_grad():
-        learned = network(points.reshape(-1, 2)).reshape(240, 240)
-    true = gaussian.mahalanobis(points.reshape(-1, 2)).reshape(240, 240)
-    ax.plot(*x.T, ".", color="#c9c9c9", markersize=2, zorder=1)
-    ax.contour(
-        grid_x, grid_y, learned, [1, 2, 3], colors="C0", linewidths=1.6, zorder=3
-    )
-    ax.contour(
-        grid_x,
-        grid_y,
-        true,
-        [1, 2, 3],
-        colors="k",
-        linewidths=0.9,
-        linestyles="--",
-        zorder=4,
-    )
-    for weight, bias in zip(
-        network[0].weight.detach(), network[0].bias.detach(), strict=True
-    ):
-        foot = centre - weight * (weight @ centre + bias) / weight.square().sum()
-        along = torch.stack([-weight[1], weight[0]])
-        ax.axline(
-            foot.tolist(),
-            (foot + along).tolist(),
-            color="C1",
-            linewidth=1.6,
-            zorder=2,
-        )
-    ax.plot(*centre, "o", color="k", markersize=5, zorder=5)
-    ax.set(
-        xlim=(low[0], high[0]),
-        ylim=(low[1], high[1]),
-        title=title,
-        xlabel="first input",
-    )
+
+def draw_network(ax, network, title):
+    """Draw samples, hyperplanes, and contours of the learned and the true distance."""
+    ax.plot(*x.T, ".", color="#c9c9c9", markersize=2)
+    layer = network[0]
+    for weight, bias in zip(layer.weight.detach(), layer.bias.detach(), strict=True):
+        foot = -bias * weight / weight.square().sum()
+        along = foot + torch.stack([-weight[1], weight[0]])
+        ax.axline(foot.tolist(), along.tolist(), color="C1")
+    learned = network(grid).detach().view(240, 240)
+    true = gaussian.mahalanobis(grid).view(240, 240)
+    ax.contour(across, up, learned, [1, 2, 3], colors="C0", linewidths=1.6)
+    ax.contour(across, up, true, [1, 2, 3], colors="k", linestyles="--", linewidths=0.9)
+    ax.plot(*gaussian.mean, "ko", markersize=5)
+    ax.set(xlim=(left, right), ylim=(bottom, top), title=title, xlabel="first input")
+
+
+figure, panels = plt.subplots(1, 2, figsize=(8, 4), sharey=True, layout="constrained")
+draw_network(panels[0], trials.stack[best], "Zero residual")
+draw_network(panels[1], trials.stack[worst], "Local minimum")
 panels[0].set_ylabel("second input")
-lines = [
-    plt.Line2D([], [], color="C0", linewidth=1.6, label="learned distance 1, 2, 3"),
-    plt.Line2D(
-        [],
-        [],
-        color="k",
-        linewidth=0.9,
-        linestyle="--",
-        label="true distance 1, 2, 3",
-    ),
-    plt.Line2D([], [], color="C1", linewidth=1.6, label="hyperplane of a unit"),
-    plt.Line2D(
-        [], [], color="k", marker="o", linestyle="", markersize=5, label="mean"
-    ),
-]
-figure.legend(handles=lines, loc="outside lower center", ncols=4)
+panels[0].plot([], [], "C0-", label="learned distance 1, 2, 3")
+panels[0].plot([], [], "k--", label="true distance 1, 2, 3", linewidth=0.9)
+panels[0].plot([], [], "C1-", label="hyperplane of a unit")
+panels[0].plot([], [], "ko", label="mean", markersize=5)
+figure.legend(loc="outside lower center", ncols=4)
 plt.show()

@@ -36,14 +36,11 @@ x = means[y] + (factors[y] @ torch.randn(1200, 2, 1, generator=draw)).squeeze(2)
 # seeds each are trained at once.
 
 chain = mahalens.Chain.parse("Linear(8), Abs, Linear(4)", inputs=2)
-starts = {
-    name: mahalens.TrialStack.from_seeds(chain, range(10), init=name, data=x)
-    for name in ("kaiming", "cluster_pca")
-}
-trained = {
-    name: mahalens.fit(start, x, y, loss="cross-entropy", epochs=400, lr=0.01)
-    for name, start in starts.items()
-}
+stacks = {}
+for name in ("kaiming", "cluster_pca"):
+    start = mahalens.TrialStack.from_seeds(chain, range(10), init=name, data=x)
+    training = mahalens.fit(start, x, y, loss="cross-entropy", epochs=400, lr=0.01)
+    stacks |= {f"{name}, start": start, f"{name}, trained": training.stack}
 
 # %%
 # Distance of hyperplanes to the nearest mean
@@ -60,18 +57,14 @@ def to_nearest_mean(layer: nn.Linear) -> Tensor:
 
 
 distances = {}
-for name in starts:
-    for when, trials in (("start", starts[name]), ("trained", trained[name].stack)):
-        networks = [trials[trial] for trial in range(10)]
-        distances[name, when] = torch.cat(
-            [to_nearest_mean(network[0]) for network in networks]
-        )
-        right = torch.stack(
-            [(network(x).argmax(1) == y).float().mean() for network in networks]
-        )
-        through = (distances[name, when] < 0.5).float().mean()
-        print(f"{name}, {when}: {right.mean():.1%} of the samples are right,")
-        print(f"  {through:.0%} of the hyperplanes pass through a cluster")
+for name, stack in stacks.items():
+    networks = [stack[trial] for trial in range(10)]
+    distances[name] = torch.cat([to_nearest_mean(network[0]) for network in networks])
+    accuracy = (stack(x).argmax(-1) == y).float().mean()
+    print(f"{name}: {accuracy:.1%} of the samples are right,")
+    print(
+        f"  {(distances[name] < 0.5).float().mean():.0%} of the hyperplanes pass through a cluster"
+    )
 
 # %%
 # One network of each start
@@ -84,9 +77,7 @@ for name in starts:
 def draw_hyperplanes(ax, layer, colour):
     """Draw the samples, the means and the hyperplanes of a layer."""
     ax.plot(*x.T, ".", color="#c9c9c9", markersize=2)
-    for weight, bias in zip(
-        layer.weight.detach(), layer.bias.detach(), strict=True
-    ):
+    for weight, bias in zip(layer.weight.detach(), layer.bias.detach(), strict=True):
         foot = -weight * bias / weight.square().sum()
         along = foot + torch.stack([-weight[1], weight[0]])
         ax.axline(foot.tolist(), along.tolist(), color=colour, linewidth=1.3)
@@ -94,20 +85,12 @@ def draw_hyperplanes(ax, layer, colour):
     ax.set(xlim=(-8, 8), ylim=(-8, 8), aspect="equal")
 
 
-figure, panels = plt.subplots(
-    2, 2, figsize=(7, 7.2), sharex=True, sharey=True, layout="constrained"
-)
-colours = {"kaiming": "C0", "cluster_pca": "C1"}
-for row, (name, colour) in zip(panels, colours.items(), strict=True):
-    for ax, when, trials in zip(
-        row, ("start", "trained"), (starts[name], trained[name].stack), strict=True
-    ):
-        draw_hyperplanes(ax, trials[0][0], colour)
-        ax.set_title(f"{name}, {when}")
-for ax in panels[:, 0]:
-    ax.set_ylabel("second input")
-for ax in panels[1]:
-    ax.set_xlabel("first input")
+figure, panels = plt.subplots(2, 2, figsize=(7, 7.2), layout="constrained")
+for place, (ax, (name, stack)) in enumerate(
+    zip(panels.flat, stacks.items(), strict=True)
+):
+    draw_hyperplanes(ax, stack[0][0], f"C{place // 2}")
+    ax.set_title(name)
 plt.show()
 
 # %%
@@ -120,23 +103,12 @@ plt.show()
 # ``cluster_pca`` networks are alike.
 
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-for (name, when), values in distances.items():
-    style = {
-        "linestyle": "-" if when == "trained" else "--",
-        "color": colours[name],
-    }
-    ax.step(
-        values.sort().values,
-        torch.linspace(0, 1, len(values)),
-        label=f"{name}, {when}",
-        **style,
-    )
+for mark, (name, values) in zip(
+    ("C0--", "C0-", "C1--", "C1-"), distances.items(), strict=True
+):
+    ax.step(values.sort().values, torch.linspace(0, 1, len(values)), mark, label=name)
 ax.axvline(0.5, color="#8a8a8a", linewidth=1, linestyle=":")
-ax.set(
-    xlabel="distance to the nearest mean, in standard deviations",
-    ylabel="share of hyperplanes",
-    xlim=(-0.05, 4),
-    ylim=(0, 1.02),
-)
+ax.set_xlabel("distance to the nearest mean, in standard deviations")
+ax.set(ylabel="share of hyperplanes", xlim=(-0.05, 4), ylim=(0, 1.02))
 ax.legend(loc="lower right")
 plt.show()

@@ -58,9 +58,7 @@ smaller = mahalens.prune(network, record, digits.x)
 print(smaller.pruned)
 with torch.no_grad():
     before, after = network(digits.test_x), smaller(digits.test_x)
-print(
-    f"outputs on test digits differ by at most {(before - after).abs().max():.1e}"
-)
+print(f"outputs on test digits differ by at most {(before - after).abs().max():.1e}")
 for when, outputs in (("before", before), ("after", after)):
     right = (outputs.argmax(1) == digits.test_y).float().mean()
     print(f"{when} pruning: {right:.1%} of the test digits are right")
@@ -76,8 +74,7 @@ for when, outputs in (("before", before), ("after", after)):
 dead, copies = set(layer.units.dead), {pair[1] for pair in layer.pairs.duplicate}
 fates = {"dead": "C1", "duplicate": "C4", "kept": "#c9c9c9"}
 units = [
-    "dead" if k in dead else "duplicate" if k in copies else "kept"
-    for k in range(40)
+    "dead" if k in dead else "duplicate" if k in copies else "kept" for k in range(40)
 ]
 
 
@@ -88,9 +85,7 @@ def draw_units(part, weights, fate_of, title):
         if place >= len(weights):
             ax.axis("off")
             continue
-        ax.imshow(
-            weights[place].reshape(8, 8).numpy(), cmap="RdBu", vmin=-1, vmax=1
-        )
+        ax.imshow(weights[place].reshape(8, 8).numpy(), cmap="RdBu", vmin=-1, vmax=1)
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
         for spine in ax.spines.values():

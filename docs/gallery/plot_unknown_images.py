@@ -97,9 +97,7 @@ def draw_p_values(answers, rate=0.05):
 
 def draw_extremes(kinds, answers, count=5):
     """Draw the images with the smallest and the largest p-values."""
-    figure, panels = plt.subplots(
-        2, 2 * count, figsize=(9, 2.6), layout="constrained"
-    )
+    figure, panels = plt.subplots(2, 2 * count, figsize=(9, 2.6), layout="constrained")
     for row, (name, answer) in zip(panels, answers.items(), strict=True):
         order = answer.score.argsort(descending=True)
         chosen = torch.cat([order[:count], order[-count:]]).tolist()
@@ -111,9 +109,7 @@ def draw_extremes(kinds, answers, count=5):
             ax.set(xticks=[], yticks=[])
             ax.grid(False)
         row[0].set_ylabel(name)
-    figure.suptitle(
-        f"The {count} most and {count} least unusual images, with p-values"
-    )
+    figure.suptitle(f"The {count} most and {count} least unusual images, with p-values")
     plt.show()
 
 
