@@ -61,10 +61,9 @@ for name, stack in stacks.items():
     networks = [stack[trial] for trial in range(10)]
     distances[name] = torch.cat([to_nearest_mean(network[0]) for network in networks])
     accuracy = (stack(x).argmax(-1) == y).float().mean()
+    through = (distances[name] < 0.5).float().mean()
     print(f"{name}: {accuracy:.1%} of the samples are right,")
-    print(
-        f"  {(distances[name] < 0.5).float().mean():.0%} of the hyperplanes pass through a cluster"
-    )
+    print(f"  {through:.0%} of the hyperplanes pass through a cluster")
 
 # %%
 # One network of each start
@@ -83,6 +82,7 @@ def draw_hyperplanes(ax, layer, colour):
         ax.axline(foot.tolist(), along.tolist(), color=colour, linewidth=1.3)
     ax.plot(*means.T, "o", color="k", markersize=5, zorder=5)
     ax.set(xlim=(-8, 8), ylim=(-8, 8), aspect="equal")
+    ax.set(xlabel="first input", ylabel="second input")
 
 
 figure, panels = plt.subplots(2, 2, figsize=(7, 7.2), layout="constrained")

@@ -14,6 +14,7 @@ import pytest
 
 from mahalens.data.named import find_set
 from mahalens.errors import InputError
+from mahalens.report.style import PALETTE, styled
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPTS = sorted((DOCS / "gallery").glob("plot_*.py"))
@@ -37,6 +38,14 @@ def drawing(monkeypatch):
     with plt.rc_context():
         yield
     plt.close("all")
+
+
+def test_figures_of_users_can_have_the_style_of_the_reports(drawing):
+    plt.style.use("mahalens.report.figures")
+    assert tuple(entry["color"] for entry in plt.rcParams["axes.prop_cycle"]) == PALETTE
+    chosen = {name: plt.rcParams[name] for name in ("font.size", "axes.edgecolor", "axes.grid")}
+    with styled():
+        assert chosen == {name: plt.rcParams[name] for name in chosen}
 
 
 def test_the_gallery_has_what_the_site_promises():
