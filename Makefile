@@ -55,7 +55,7 @@ package: $(READY)
 
 # The generated pages go with the site, so that none outlives its room or its example.
 docs: $(READY)
-	rm -rf docs/_build docs/_gallery docs/reference/api
+	rm -rf docs/_build docs/_gallery docs/_notebooks docs/reference/api
 	$(TEST_ENV) $(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from sphinx_gallery.sorting import FunctionSortKey
+
 import mahalens
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
@@ -20,6 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "names",  # these are ours, in _ext
     "commands",
+    "notebooks",
     "rooms",
     "runs",
     "site_pages",
@@ -41,9 +44,20 @@ python_maximum_signature_line_length = 72
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
+gallery_order = [
+    "plot_audit_pretrained.py",
+    "plot_prune.py",
+    "plot_unknown_images.py",
+    "plot_hyperplanes.py",
+    "plot_eigenvectors.py",
+    "plot_collapse.py",
+    "plot_known_clusters.py",
+    "plot_ellipsoids.py",
+]
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "_gallery",
+    "within_subsection_order": FunctionSortKey(gallery_order.index),
     "download_all_examples": False,
     "show_memory": False,
     "min_reported_time": 0,

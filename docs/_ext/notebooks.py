@@ -18,8 +18,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-
-HERE = Path(__file__).parent.parent
+from sphinx.application import Sphinx
 
 
 @dataclass(frozen=True)
@@ -94,17 +93,18 @@ def page_of(name: str, cells: list[Cell], folder: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_pages(app: Any) -> None:
+def write_pages(app: Sphinx) -> None:
     """Run every notebook and write its page, unless the page is newer than the notebook."""
-    folder = HERE / "_notebooks"
+    docs = Path(app.srcdir)
+    folder = docs / "_notebooks"
     folder.mkdir(exist_ok=True)
-    for path in sorted((HERE / "gallery" / "notebooks").glob("*.ipynb")):
+    for path in sorted((docs / "gallery" / "notebooks").glob("*.ipynb")):
         page = folder / f"{path.stem}.md"
         if not page.exists() or page.stat().st_mtime < path.stat().st_mtime:
             page.write_text(page_of(path.stem, run_notebook(path), folder), encoding="utf-8")
 
 
-def setup(app: Any) -> dict[str, Any]:
+def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for them."""
-    app.connect("config-inited", lambda app, config: write_pages(app))
+    app.connect("builder-inited", write_pages)
     return {"version": "1", "parallel_read_safe": True}

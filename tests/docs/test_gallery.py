@@ -49,6 +49,8 @@ def test_figures_of_users_can_have_the_style_of_the_reports(drawing):
 
 
 def test_the_gallery_has_what_the_site_promises():
+    listed = re.findall(r'"(plot_\w+\.py)"', (DOCS / "conf.py").read_text())
+    assert sorted(listed) == [script.name for script in SCRIPTS]  # in the order of the site
     assert len(SCRIPTS) >= 8
     assert len(NOTEBOOKS) == 2
 
