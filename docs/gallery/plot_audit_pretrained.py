@@ -108,7 +108,7 @@ try:
 except InputError as error:
     print(error)
 else:
-    records = [audit_network(count) for count in (25, 100)]
+    records = [audit_network(count) for count in (20, 80)]
     print_dead_units(records)
     worst = max(records[-1].layers, key=lambda layer: len(layer.units.dead))
     dead = len(worst.units.dead)
