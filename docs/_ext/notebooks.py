@@ -84,7 +84,8 @@ def page_of(name: str, cells: list[Cell], folder: Path) -> str:
         if cell.text:
             parts.append(f"```text\n{cell.text.rstrip()}\n```")
         if cell.html:
-            parts.append(f"``````{{raw}} html\n{cell.html}\n``````")
+            table = f'<div class="table-wrapper">\n{cell.html}\n</div>'  # scrolls on a phone
+            parts.append(f"``````{{raw}} html\n{table}\n``````")
         for number, figure in enumerate(cell.figures):
             file = f"{name}-{place}-{number}.png"
             (folder / file).write_bytes(figure)

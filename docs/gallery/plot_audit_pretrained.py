@@ -18,7 +18,7 @@ plt.style.use("mahalens.report.figures")
 # %%
 # Network and images
 # ------------------
-# The images are from CIFAR-10, enlarged to 64 x 64. This is a small audit: 100
+# The images are from CIFAR-10, enlarged to 64 x 64. This is a small audit: 80
 # images, and layers are not compared with those of the same network untrained
 # (``baseline=None``), so it counts silent units and leaves verdicts alone.
 # ``examples/audit_pretrained.py`` audits other networks in full.

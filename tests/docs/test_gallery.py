@@ -127,4 +127,4 @@ def test_a_value_that_shows_itself_is_shown_as_html(tmp_path):
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": code}]}))
     cells = runner.run_notebook(path)
     assert cells[0].html == "<b>bold</b>"
-    assert "{raw} html\n<b>bold</b>" in runner.page_of("small", cells, tmp_path)
+    assert "\n<b>bold</b>\n" in runner.page_of("small", cells, tmp_path)
