@@ -16,14 +16,14 @@ _FAULTS = ("dead", "rare", "saturated", "duplicate", "mirrored")
 
 
 class Watch:
-    """Audits a network every few epochs of its training, and logs what is wrong with its units.
+    """Observer of a training: audits the network every few epochs and logs faulty units.
 
     Call it once per epoch. At epochs that ``every`` divides, it runs :func:`mahalens.audit` and
     logs these counts: of the network as ``audit/dead``, of each layer as ``audit/dead/LAYER``.
 
     ==============  ===========================================================================
     ``dead``        units that no sample makes active
-    ``rare``        units active on less than the first of the audit's ``rare`` shares (5 %)
+    ``rare``        units active on less than the largest of the audit's ``rare`` shares (5 %)
     ``saturated``   units at a flat end of their activation on nearly all samples
     ``duplicate``   units with the same hyperplane as an earlier unit of the layer
     ``mirrored``    units with the opposite hyperplane

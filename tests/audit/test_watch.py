@@ -184,6 +184,7 @@ def test_a_missing_library_is_one_line_that_names_the_extra(library, make, monke
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # in Lightning
 def test_lightning(tmp_path):
     pl = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.callbacks import EarlyStopping
     from lightning.pytorch.loggers import CSVLogger
 
     class Net(pl.LightningModule):
@@ -220,10 +221,12 @@ def test_lightning(tmp_path):
         return model, trainer
 
     watch = Watch(samples(), every=2)
-    model, trainer = train([watch.lightning()])
+    stopping = EarlyStopping("audit/dead", patience=9)  # refuses a metric that it cannot see
+    model, trainer = train([watch.lightning(), stopping])
+    assert stopping.best_score == 1
     assert list(watch.history) == [0, 2]
     assert trainer.callback_metrics["audit/dead/net.0"] == watch.history[2]["audit/dead/net.0"] == 1
-    text = (tmp_path / "1" / "version_0" / "metrics.csv").read_text()
+    text = (tmp_path / "2" / "version_0" / "metrics.csv").read_text()
     assert "audit/duplicate" in text.splitlines()[0]
     plain, _ = train([])
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
