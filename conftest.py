@@ -8,7 +8,7 @@ import pytest
 # this before torch's first product in bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-BROWSER_TESTS = "test_audit_browser.py"
+BROWSER_TESTS = ("test_audit_browser.py", "test_site.py")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -18,7 +18,7 @@ def pytest_terminal_summary(terminalreporter):
     skipped = [
         report
         for report in terminalreporter.stats.get("skipped", [])
-        if BROWSER_TESTS in report.nodeid
+        if any(name in report.nodeid for name in BROWSER_TESTS)
     ]
     if skipped:
         reason = skipped[0].longrepr[2].removeprefix("Skipped: ")
@@ -28,8 +28,8 @@ def pytest_terminal_summary(terminalreporter):
             f"BROWSER TESTS WERE SKIPPED ({len(skipped)}): {reason}", red=True, bold=True
         )
         terminalreporter.write_line(
-            "The pages of audits were NOT tried in a real browser. Set MAHALENS_BROWSER=required "
-            "to make that a failure.",
+            "The pages of audits and of the site were NOT tried in a real browser. Set "
+            "MAHALENS_BROWSER=required to make that a failure.",
             red=True,
         )
         terminalreporter.write_sep("!", red=True, bold=True)

@@ -1,4 +1,4 @@
-"""Puts the figures of the benchmarks into benchmarks.md and performance.md of docs/develop.
+"""Puts the figures of the benchmarks into the pages of docs/develop.
 
     python docs/benchmarks.py [--check]
 
@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-PAGES = (DOCS / "develop" / "benchmarks.md", DOCS / "develop" / "performance.md")
+PAGES = tuple(
+    DOCS / "develop" / f"{name}.md"
+    for name in ("benchmarks", "performance", "performance-distances")
+)
 GOALS = {
     "gaussian-2d": (100.0, None),
     "gaussian-10d": (40.0, None),

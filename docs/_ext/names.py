@@ -145,8 +145,16 @@ def skip_aliases(app: Sphinx, what: str, name: str, value: Any, skip: bool, opti
     return skip or (inspect.getdoc(value) or "").startswith("Alias for field number")
 
 
+def short_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, arguments: str, returned: str
+) -> tuple[str, str]:
+    """Write modules without options as ``Abs()``; they pass everything on to ``nn.Module``."""
+    return ("()" if arguments == "(*args, **kwargs)" else arguments), returned
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for them."""
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-skip-member", skip_aliases)
+    app.connect("autodoc-process-signature", short_signature)
     return {"version": "1", "parallel_read_safe": True}
