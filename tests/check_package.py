@@ -37,7 +37,7 @@ trained = mahalens.fit([model], x, y, loss="cross-entropy", epochs=30, lr=0.01).
 record = mahalens.audit(trained, (x, y))
 assert [layer.units_count for layer in record.layers] == [8, 2]
 mahalens.prune(trained, record, x)
-detector = mahalens.detect_features(x, y, method="mahalanobis", rate=0.05)
+detector = mahalens.detect_features(x, y, rate=0.05)
 far = torch.tensor([50.0, -50.0]).repeat(3)
 assert detector.reject_features(x + far).all() and not detector.reject_features(x).all()
 assert mahalens.detect(trained, (x, y)).reject(x).shape == (400,)

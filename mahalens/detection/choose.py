@@ -81,7 +81,7 @@ class Trial(NamedTuple):
     """The AUROC of a candidate on known samples alone.
 
     ``classes``: with classes held out as unknown, averaged over folds (None below 3 classes);
-    ``made``: against each kind of made-up unknowns (shuffled, shorter, longer).
+    ``made``: against each kind of made-up unknowns, in the order of ``Choice.kinds``.
     """
 
     parts: tuple[str, ...]
@@ -98,7 +98,8 @@ class Choice(NamedTuple):
     """Method that :func:`detect` chose, and the grounds for it.
 
     ``method`` and ``options`` make the detector; ``reason`` is a sentence; ``trials`` has a
-    :class:`Trial` for each candidate; ``notes`` says why some parts were not tried.
+    :class:`Trial` for each candidate; ``notes`` says why some parts were not tried; ``kinds`` names
+    the made-up unknowns.
     """
 
     method: str
@@ -106,6 +107,7 @@ class Choice(NamedTuple):
     reason: str
     trials: tuple[Trial, ...]
     notes: dict[str, str]
+    kinds: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return one_line(self)
@@ -116,8 +118,8 @@ class Choice(NamedTuple):
             (" + ".join(trial.parts), trial.classes, *trial.made, trial.made_up)
             for trial in self.trials
         ]
-        kinds = [f"{kind} unknowns" for kind in ("shuffled", "shorter", "longer")]
-        columns = ("candidate", "held-out classes", *kinds, "mean of the three")
+        kinds = [f"{kind} unknowns" for kind in self.kinds]
+        columns = ("candidate", "held-out classes", *kinds, "mean of the unknowns")
         notes = [self.reason, *(f"{name}: {note}" for name, note in self.notes.items())]
         return table_html(f"Chosen: {self.method} (AUROC of candidates)", columns, rows, notes)
 
@@ -147,7 +149,8 @@ def detect(
        unknown: candidates are fitted without it, and judged by the AUROC of its samples against
        those of the other classes.
     2. Candidates fitted to all classes are judged by the AUROC of made-up unknowns: features with
-       every column shuffled, the same shorter, the same longer.
+       every column shuffled, the same shorter, the same longer; or noise far away in place of the
+       last two, where features lie around 0 or differ much in length.
     3. Detectors below 0.8 on any kind of 2 are out, alone and combined. Of the candidates with
        0.97 or more on every kind of 2 the best one in 1 wins. Where there is none, or where there
        are fewer than three classes, the best one in 2 wins, to two digits the first of equals.
@@ -280,7 +283,7 @@ def choose(known: Known, *, seed: int = 0) -> Choice:
             areas = [area(task) for task in zip(*(scores[part] for part in parts), strict=True)]
             folds, made = areas[: judge.folds], areas[judge.folds :]
             trials.append(Trial(parts, sum(folds) / len(folds) if folds else None, tuple(made)))
-    return _best(tuple(trials), notes)
+    return _best(tuple(trials), notes, judge.kinds)
 
 
 def _require_use(kind: type[Detector], known: Known) -> None:
@@ -290,7 +293,7 @@ def _require_use(kind: type[Detector], known: Known) -> None:
         raise InputError("there are several classes, which Mahalanobis tells apart")
 
 
-def _best(trials: tuple[Trial, ...], notes: dict[str, str]) -> Choice:
+def _best(trials: tuple[Trial, ...], notes: dict[str, str], kinds: tuple[str, ...] = ()) -> Choice:
     alone = {trial.parts[0]: min(trial.made) for trial in trials if len(trial.parts) == 1}
     useful = [t for t in trials if min(alone.get(part, 1.0) for part in t.parts) >= FAILED]
     useful = useful or list(trials)
@@ -305,4 +308,4 @@ def _best(trials: tuple[Trial, ...], notes: dict[str, str]) -> Choice:
     if best.classes is not None:
         reason = f"{best.classes:.3f} with classes held out as unknown, {reason}"
     reason = f"best of {len(trials)} candidates on known samples alone: AUROC {reason}"
-    return Choice(method, options, reason, trials, notes)
+    return Choice(method, options, reason, trials, notes, kinds)

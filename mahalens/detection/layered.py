@@ -30,6 +30,13 @@ SHARE = 4
 FAR = 5.0
 """Made-up features are shorter and longer than known ones by so many spreads of log length."""
 
+AWAY = 10.0
+"""Made-up features around the mean have so many times the known spread."""
+
+STEADY, CENTRED = 0.5, 0.1
+"""Lengths are characteristic if their logarithm spreads by at most the first, and the mean of the
+features has at least the second of their mean square: only then is 0 a strange place to be."""
+
 Scores = tuple[Tensor, Tensor]
 """Scores of known and of unknown samples."""
 
@@ -41,7 +48,9 @@ class Judge:
     three quarters and judged on the rest. With three classes or more, three folds of classes are
     unknown in turn. Then all are known, and unknown are features that were made up: every column
     shuffled, so that only its distribution stays; the same shorter; the same longer, each by five
-    standard deviations of the logarithm of the length.
+    standard deviations of the logarithm of the length. Where lengths say nothing, because features
+    lie around 0 or differ much in length, noise ten times as wide as the known features takes the
+    place of the shorter and the longer ones.
 
     Args:
         known: the known samples.
@@ -60,6 +69,7 @@ class Judge:
         classes = torch.randperm(count, generator=generator)
         self._folds = [classes[fold::FOLDS] for fold in range(FOLDS if count >= FOLDS else 0)]
         self._made = _made(self._rest, generator)
+        self.kinds = tuple(self._made)
 
     @property
     def folds(self) -> int:
@@ -76,7 +86,7 @@ class Judge:
         classes = torch.arange(len(self._known.classes))
         whole = self._fitted(make(), classes)
         inside = whole.run(self._rest)
-        made = [(inside, whole.run(rows)) for rows in self._made]
+        made = [(inside, whole.run(rows)) for rows in self._made.values()]
         return [self._fold(make(), fold) for fold in self._folds] + made
 
     def _fold(self, detector: Detector, fold: Tensor) -> Scores:
@@ -107,13 +117,22 @@ def area(task: Sequence[Scores]) -> float:
     return auroc(*sums)
 
 
-def _made(rows: Rows, generator: torch.Generator) -> list[Rows]:
-    """Return made-up features: shuffled, and the same shorter and longer."""
-    order = torch.rand(rows.z.shape, generator=generator).argsort(0)
-    shuffled = rows.z.gather(0, order.to(rows.z.device))
-    lengths = torch.linalg.vector_norm(rows.z, dim=1).clamp(min=1e-30).log()
-    spread = float(lengths.std(correction=0).clamp(max=1.0))
-    return [replace(rows, z=shuffled * math.exp(way * FAR * spread)) for way in (0, -1, 1)]
+def _made(rows: Rows, generator: torch.Generator) -> dict[str, Rows]:
+    """Return made-up features by kind."""
+    z = rows.z
+    order = torch.rand(z.shape, generator=generator).argsort(0)
+    shuffled = z.gather(0, order.to(z.device))
+    lengths = torch.linalg.vector_norm(z, dim=1).clamp(min=1e-30)
+    logarithms, mean = lengths.log(), z.mean(0)
+    spread = float(logarithms.std(correction=0))
+    centred = float(mean.square().sum() / lengths.square().mean()) < CENTRED
+    if spread > STEADY or centred:
+        noise = torch.randn(z.shape, generator=generator).to(z)
+        made = {"shuffled": shuffled, "far": mean + AWAY * z.std(0, correction=0) * noise}
+    else:
+        ways = {"shuffled": 0, "shorter": -1, "longer": 1}
+        made = {kind: shuffled * math.exp(way * FAR * spread) for kind, way in ways.items()}
+    return {kind: replace(rows, z=features) for kind, features in made.items()}
 
 
 def _columns(rows: Rows, stay: Tensor) -> Rows:

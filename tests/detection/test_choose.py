@@ -50,6 +50,25 @@ def test_the_choice_depends_on_known_samples_and_seed_only(tmp_path) -> None:
     assert torch.equal(again.p_value_features(test), one.p_value_features(test))
 
 
+@pytest.mark.parametrize("shift", [3.0, 6.0])
+def test_far_points_are_unknown_where_lengths_say_nothing(shift: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(400) % 2
+    z = torch.randn(400, 6, generator=draw) + shift * y[:, None]  # one class lies around 0
+    detector = mahalens.detect_features(z, y)
+    assert detector.choice.kinds == ("shuffled", "far")
+    signs = torch.randn(400, 6, generator=draw).sign()
+    assert detector.reject_features(z + 50 * signs).all()
+    assert detector.reject_features(z + 100).all()
+
+
+def test_lengths_count_where_they_are_characteristic() -> None:
+    draw = torch.Generator().manual_seed(0)
+    z = (3 + torch.randn(400, 20, generator=draw)).relu()
+    kinds = mahalens.detect_features(z, torch.arange(400) % 2).choice.kinds
+    assert kinds == ("shuffled", "shorter", "longer")
+
+
 def test_rules_of_the_choice() -> None:
     good = (0.99, 0.99, 0.99)
     blind = Trial(("energy",), 0.99, (0.99, 0.99, 0.3))  # to long features
