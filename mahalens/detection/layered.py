@@ -30,7 +30,7 @@ SHARE = 4
 FAR = 5.0
 """Made-up features are shorter and longer than known ones by so many spreads of log length."""
 
-AWAY = 10.0
+AWAY = {"far": 5.0, "farther": 20.0}
 """Made-up features around the mean have so many times the known spread."""
 
 STEADY, CENTRED = 0.5, 0.1
@@ -49,8 +49,8 @@ class Judge:
     unknown in turn. Then all are known, and unknown are features that were made up: every column
     shuffled, so that only its distribution stays; the same shorter; the same longer, each by five
     standard deviations of the logarithm of the length. Where lengths say nothing, because features
-    lie around 0 or differ much in length, noise ten times as wide as the known features takes the
-    place of the shorter and the longer ones.
+    lie around 0 or differ much in length, noise five and twenty times as wide as the known features
+    takes the place of the shorter and the longer ones.
 
     Args:
         known: the known samples.
@@ -128,7 +128,8 @@ def _made(rows: Rows, generator: torch.Generator) -> dict[str, Rows]:
     centred = float(mean.square().sum() / lengths.square().mean()) < CENTRED
     if spread > STEADY or centred:
         noise = torch.randn(z.shape, generator=generator).to(z)
-        made = {"shuffled": shuffled, "far": mean + AWAY * z.std(0, correction=0) * noise}
+        noise *= z.std(0, correction=0)
+        made = {"shuffled": shuffled} | {kind: mean + wide * noise for kind, wide in AWAY.items()}
     else:
         ways = {"shuffled": 0, "shorter": -1, "longer": 1}
         made = {kind: shuffled * math.exp(way * FAR * spread) for kind, way in ways.items()}

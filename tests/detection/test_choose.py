@@ -56,7 +56,7 @@ def test_far_points_are_unknown_where_lengths_say_nothing(shift: float) -> None:
     y = torch.arange(400) % 2
     z = torch.randn(400, 6, generator=draw) + shift * y[:, None]  # one class lies around 0
     detector = mahalens.detect_features(z, y)
-    assert detector.choice.kinds == ("shuffled", "far")
+    assert detector.choice.kinds == ("shuffled", "far", "farther")
     signs = torch.randn(400, 6, generator=draw).sign()
     assert detector.reject_features(z + 50 * signs).all()
     assert detector.reject_features(z + 100).all()
