@@ -13,7 +13,6 @@ import argparse
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from mahalens import data, detect_features
 
@@ -44,10 +43,9 @@ def main() -> None:
 
 def features(pixels: Tensor) -> Tensor:
     """Return the penultimate features of flat images, in blocks."""
-    network = data.load_backbone("efficientnet-lite0")[:-1]
+    network = data.load_backbone("efficientnet-lite0", size=96)[:-1]
     with torch.no_grad():
-        images = (interpolate(block.view(-1, 3, 32, 32), size=96) for block in pixels.split(50))
-        return torch.cat([network(block) for block in images])
+        return torch.cat([network(images) for images in pixels.view(-1, 3, 32, 32).split(50)])
 
 
 if __name__ == "__main__":
