@@ -149,7 +149,8 @@ def test_every_table_of_every_page_can_be_made() -> None:
             continue
         wanted = {key: value for key, value in options.items() if key not in ("fold", "optional")}
         lines = RESULTS["render"](names, **wanted)
-        assert any(line.startswith("| ") for line in lines), f"{page.name}: no table of {names}"
+        sign = "```sh" if options.get("show") == "command" else "| "
+        assert any(line.startswith(sign) for line in lines), f"{page.name}: no table of {names}"
         if page.stem in studies:
             assert {RESULTS["load"](name).config.study for name in names} == {page.stem}
 
