@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
@@ -20,7 +21,8 @@ class Calibration(nn.Module):
 
     Let s₁ ... sₙ be the scores of known samples that took no part in fitting the detector. The
     conformal p-value of a new score s is the share of them that are as unusual, with one number u
-    from [0, 1] drawn when the calibration is made::
+    from [0, 1]. It is drawn when the calibration is made, by the order in which the scores came,
+    which says nothing about their values::
 
         p(s) = (#{sᵢ > s} + u (1 + #{sᵢ = s})) / (n + 1)        reject where p(s) ≤ rate
 
@@ -40,7 +42,7 @@ class Calibration(nn.Module):
         rate: share of known samples to reject, between 0 and 1.
         least: fewest scores that make a threshold of their own.
         exact: see above.
-        seed: of u.
+        seed: of u; by default the order of the scores.
 
     Shapes: scores ``[N]`` to p-values ``[N]``.
 
@@ -67,7 +69,7 @@ class Calibration(nn.Module):
         rate: float = 0.05,
         least: int = 100,
         exact: bool = True,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         share = check_rate(rate)
@@ -83,6 +85,8 @@ class Calibration(nn.Module):
             groups, group_count = torch.zeros(len(scores), dtype=torch.long), 1
         cell_of = _cells(groups.cpu().long(), group_count, max(least, _fewest(share)))
         cells = cell_of[groups.cpu().long()]
+        if seed is None:  # another draw of samples has another order, and so another u
+            seed = zlib.crc32(scores.argsort(stable=True).cpu().numpy().tobytes())
         generator = torch.Generator().manual_seed(seed)
         count = int(cell_of.max()) + 1
         u = torch.rand(count, generator=generator, dtype=torch.float64) if exact else torch.ones(1)
