@@ -41,7 +41,7 @@ TASKS = {
     "cite": (["How to cite"], ["title: mahalens", "version: "]),
     "use a GPU": (["Start"], ["CUDA build of torch", "--device cuda"]),
     "continue a killed run": (["Start"], ["mahalens run --resume"]),
-    "install the CPU build": (["Start"], ["https://download.pytorch.org/whl/cpu"]),
+    "install the CPU build": (["Start"], ["Install the CPU build of torch first"]),
     "prune a network": (["Audit a network"], ["mahalens.prune("]),
     "audit in a training loop": (["Audit a network", "While a network trains"], ["Watch("]),
     "see how a claim is decided": (["studies", "How verdicts are decided"], ["undecided"]),
