@@ -25,6 +25,8 @@ from mahalens.studies.registry import STUDIES
         ("report", "Missing argument 'DIR'"),
         ("audit mlp.pt2 --out run", "Missing option '--data'"),
         ("claims", "Missing argument 'DIR...'"),
+        ("pool --out run", "Missing argument 'DIR...'"),
+        ("pool gone --out run", "gone: there is no such folder; start one with"),
         ("list hybrid weather", "unexpected extra argument"),
         ("list weather", "study 'weather' is unknown; give gaussian, "),
     ],

@@ -148,6 +148,19 @@ def test_a_small_run_of_every_study_with_its_report(cli, study_words, tmp_path, 
 
 
 @pytest.mark.slow
+def test_runs_are_pooled_with_a_report(cli, study_words, tmp_path):
+    for seed in ("0", "1"):
+        words = (*study_words["init"].split(), "--epochs", "2", "--seed", seed, "--workers", 1)
+        assert cli("run", "init", *words, "--quiet", "--out", tmp_path / seed).code == 0
+    outcome = cli("pool", tmp_path / "0", tmp_path / "1", "--out", tmp_path / "both")
+    assert (outcome.code, outcome.err.count("Traceback")) == (0, 0)
+    assert outcome.out.rstrip().endswith(str(tmp_path / "both" / "report.html"))
+    config = json.loads((tmp_path / "both" / "config.json").read_text())
+    assert [piece["seed"] for piece in config["pooled"]] == [0, 1]
+    assert cli("run", "--resume", tmp_path / "both", "--quiet").code == 0
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_networks_of_a_representation_run(cli, make_run, tmp_path):
     words = "--data digits --train-size 60 --trials 2 --epochs 12"
