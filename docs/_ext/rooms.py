@@ -75,6 +75,10 @@ def _box(name: str, line: str) -> str:
 
 def _arrow(start: str, end: str, kind: str) -> str:
     (x1, y1), (x2, y2) = _corner(start), _corner(end)
+    if y1 - y2 > 2 * _ROW:  # far up: through the corridor left of the middle column
+        left, half = _STEP - (_STEP - _WIDTH) / 2, _HEIGHT / 2
+        way = f"M{x1} {y1 + half}H{left}V{y2 + half}H{x2 - 1}"
+        return f'<path class="on-call" d="{way}" marker-end="url(#tip)"/>'
     down = y2 > y1
     y1, y2 = (y1 + _HEIGHT, y2 - 1) if down else (y1, y2 + _HEIGHT + 1)
     dotted = "" if kind == "-->" else ' class="on-call"'

@@ -55,6 +55,14 @@ def write_pages(app: Sphinx) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+def drop_old_examples(app: Sphinx) -> None:
+    """Remove pages of examples that are gone; sphinx-gallery leaves them in no menu."""
+    docs = Path(app.srcdir)
+    for path in (docs / "_gallery").glob("plot_*"):
+        if not (docs / "gallery" / f"{path.name.partition('.')[0]}.py").exists():
+            path.unlink()
+
+
 def mend_links(app: Sphinx, docname: str, source: list[str]) -> None:
     """Mend the links of a page before it is parsed."""
     path = Path(app.env.doc2path(docname))
@@ -79,5 +87,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect pages, links and formulas."""
     app.add_html_math_renderer("mathml", (inline_formula, None), (block_formula, None))
     app.connect("builder-inited", write_pages)
+    app.connect("builder-inited", drop_old_examples, priority=100)
     app.connect("source-read", mend_links)
     return {"version": "1", "parallel_read_safe": True}
