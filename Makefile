@@ -76,7 +76,6 @@ bench: $(READY)
 		case $$name in scaling) figure="--figure docs/images/scaling.png";; *) figure="";; esac; \
 		$(BIN)/python benchmarks/$$name.py --json docs/benchmarks/$$name.json $$figure || exit 1; \
 	done
-	$(BIN)/python docs/benchmarks.py
 
 # In one process: loading torch and scikit-learn takes longer than any of them.
 bench-quick: $(READY)

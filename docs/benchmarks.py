@@ -1,15 +1,13 @@
-"""Puts the figures of the benchmarks into the pages of docs/develop.
+"""Makes the tables of the benchmarks for the pages of docs/develop, when the site is built.
 
-    python docs/benchmarks.py [--check]
+    python docs/benchmarks.py     # prints them
 
-Reads docs/benchmarks/*.json, which `make bench` writes, and replaces what stands between
-`<!-- benchmark NAME -->` and `<!-- end of benchmark -->`. With `--check` nothing is written, and
-the exit code tells whether the pages are up to date.
+Reads docs/benchmarks/*.json, which `make bench` writes. A table stands where a page has
+`<!-- benchmark NAME -->` and `<!-- end of benchmark -->`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -328,18 +326,12 @@ def filled(text: str) -> str:
     return re.sub(pattern, made, text, flags=re.S)
 
 
-def main() -> int:
-    """Fill in the pages, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    stale = [page for page in PAGES if filled(page.read_text()) != page.read_text()]
-    for page in stale:
-        if not check:
-            page.write_text(filled(page.read_text()))
-        print(f"{page.name}: {'is not what the figures say' if check else 'filled in'}")
-    return int(check and bool(stale))
+def main() -> None:
+    """Print the tables."""
+    for page in PAGES:
+        for name in re.findall(r"<!-- benchmark (\w+) -->", page.read_text(encoding="utf-8")):
+            print(filled(f"<!-- benchmark {name} -->\n<!-- end of benchmark -->"), end="\n\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

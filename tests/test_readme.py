@@ -147,11 +147,13 @@ def test_the_example_of_data_prints_what_the_page_says(tmp_path, monkeypatch, ca
     assert capsys.readouterr().out.strip() in (ROOT / "docs" / "guides" / "data.md").read_text()
 
 
-def test_the_tables_of_the_benchmarks_are_made_from_their_figures():
-    command = [sys.executable, ROOT / "docs" / "benchmarks.py", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (ROOT / "docs" / "develop" / "benchmarks.md").read_text().count("<!-- benchmark ") == 2
+def test_every_table_of_the_benchmarks_is_made_from_its_figures():
+    pages = sorted((ROOT / "docs" / "develop").glob("*.md"))
+    wanted = sum(page.read_text().count("<!-- benchmark ") for page in pages)
+    command = [sys.executable, ROOT / "docs" / "benchmarks.py"]
+    tables = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert wanted >= 11
+    assert len(re.findall(r"^<!-- benchmark \w+ -->\n\| ", tables, re.M)) == wanted
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reference/cli.md"])

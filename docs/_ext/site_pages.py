@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import benchmarks
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -64,10 +68,11 @@ def drop_old_examples(app: Sphinx) -> None:
 
 
 def mend_links(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Mend the links of a page before it is parsed."""
+    """Mend the links of a page before it is parsed, and put in the tables of benchmarks."""
     path = Path(app.env.doc2path(docname))
     if path.suffix == ".md":
-        source[0] = links_for_site(source[0], path, path, Path(app.srcdir))
+        text = benchmarks.filled(source[0])
+        source[0] = links_for_site(text, path, path, Path(app.srcdir))
 
 
 def inline_formula(translator: Any, node: nodes.math) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-MADE = ("_build", "_gallery", "api")  # folders that building the site makes
+MADE = ("_build", "_gallery", "_notebooks", "api")  # folders that building the site makes
 TAKEN_IN = ("contributing.md", "changelog.md", "security.md", "code-of-conduct.md")  # of the top
 LONGEST, ALL = 2_500, 45_000
 
