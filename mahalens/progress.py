@@ -61,7 +61,7 @@ class HasProgress(Protocol):
 class Display:
     """A progress bar with the time left on a terminal, plain lines elsewhere, nothing if quiet.
 
-    Writes to standard error. One display shows several stages:
+    Writes to standard error, or to another ``console``. One display shows several stages:
 
     >>> class Work:
     ...     progress = (3, 10, "MSE 0.1")
@@ -70,14 +70,14 @@ class Display:
     ...     update(Work())  # as often as you like
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self._console: Console | None = None
         self._bars: Progress | None = None
         if not quiet:
             require_extra("report", "showing progress", "rich")
             from rich.console import Console
 
-            self._console = Console(stderr=True, highlight=False)
+            self._console = console or Console(stderr=True, highlight=False)
             self._bars = _bars(self._console) if self._console.is_terminal else None
 
     def __enter__(self) -> Display:
