@@ -46,7 +46,7 @@ def public_names(room: str) -> list[str]:
             n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
         ]
     above = public_names(room.rpartition(".")[0]) if "." in room else []  # are shown there
-    return sorted(set(names) - set(above), key=str.lower)
+    return sorted(set(names) - set(above), key=lambda name: (name.lower(), name))
 
 
 def room_page(room: str) -> str:
