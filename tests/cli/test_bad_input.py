@@ -27,8 +27,8 @@ from mahalens.studies.registry import STUDIES
         ("claims", "Missing argument 'DIR...'"),
         ("pool --out run", "Missing argument 'DIR...'"),
         ("pool gone --out run", "gone: there is no such folder; start one with"),
-        ("list hybrid weather", "unexpected extra argument"),
-        ("list weather", "study 'weather' is unknown; give gaussian, "),
+        ("list hybrid weather", "'weather' cannot be listed; give a study (gaussian, "),
+        ("list weather", "'weather' cannot be listed; give a study (gaussian, "),
     ],
 )
 def test_commands(fails, words, message):

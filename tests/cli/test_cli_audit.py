@@ -400,7 +400,9 @@ def test_help_names_every_option(cli):
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    monkeypatch.setattr("webbrowser.open", lambda address: None)
+    examples = re.findall(r"```python\n(.*?)```", page, re.S)
+    code = "\n".join(text for text in examples if "SummaryWriter" not in text)  # needs loggers
     with quiet():
         exec(compile(code, "auditing.md", "exec"), {})
     assert "layer" in capsys.readouterr().out
