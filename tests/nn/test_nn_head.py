@@ -724,3 +724,24 @@ def test_the_page_prints_what_it_says(capsys, monkeypatch, tmp_path):
         trained = wanted.startswith("compactness")
         for got, want in zip(*(re.findall(r"[\d.]+", t) for t in (shown, wanted)), strict=True):
             assert float(got) == pytest.approx(float(want), abs=8 if trained else 0.5)
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
+    def full(*_):
+        raise SafetensorError("I/O error: no space left\nbacktrace")
+
+    head, path = DistanceHead(4, 3), tmp_path / "head.safetensors"
+    head.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(InputError, match=r"cannot be written \(I/O error: no space left\)$"):
+        head.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("options", [{}, {"metric": "shared", "rank": 2}, {"normalise": 0.5}])
+def test_a_head_without_values_shows_itself(options):
+    assert "inputs=4, classes=3" in repr(DistanceHead(4, 3, device="meta", **options))
