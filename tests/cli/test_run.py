@@ -142,7 +142,8 @@ def test_a_small_run_of_every_study_with_its_report(cli, study_words, tmp_path, 
     assert outcome.code == 0, outcome.err
     assert load_study(study).question in (path / "report.html").read_text()
     assert list((path / "figures").glob("*.png"))
-    assert outcome.out.startswith("Results")
+    assert outcome.out.startswith(f"{load_study(study).question}\n")
+    assert "Results" in outcome.out
     assert outcome.out.endswith(f"report: {path / 'report.html'}\n")
     assert cli("claims", path).code == 0
 
