@@ -18,7 +18,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -q -n auto --dist worksteal
 
-.PHONY: demo test setup lint types tests slow package coverage fuzz bench bench-quick clean
+.PHONY: demo test setup lint types tests slow package coverage fuzz bench bench-quick clean docs
 BENCHMARKS := trials scaling overheads ellipsoids representation audit building detect
 
 demo: $(READY)
