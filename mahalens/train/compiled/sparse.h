@@ -20,43 +20,51 @@ struct Sparse {
 
 static const int FEW = 4;
 
+// Rows of that many vectors are summed in registers: four of four on machines with 32 wide
+// registers, four of three on those with 16.
+static const int MOST_VECS = WIDE == 64 ? 4 : 3;
+
 // out[i][:] = first[i][:] + sum_e numbers[e][i] rows[index[e]][:] for FEW rows of VECS vectors.
 template <class real, int VECS>
 static __attribute__((noinline)) void
 gathered(count entries, const int *index, const real *numbers, const real *rows, const real *first,
          count first_step, real *out) {
-    typedef typename Width<real>::vec vec;
-    const count lanes = Width<real>::lanes, width = VECS * lanes;
+    typedef Vector<real, WIDE> V;
+    typedef typename V::vec vec;
+    const count lanes = V::lanes, width = VECS * lanes;
     vec total[FEW][VECS];
     for (int i = 0; i < FEW; i++)
-        for (int v = 0; v < VECS; v++) total[i][v] = load(first + i * first_step + v * lanes);
+        for (int v = 0; v < VECS; v++) total[i][v] = V::load(first + i * first_step + v * lanes);
 #pragma GCC unroll 2
     for (count e = 0; e < entries; e++, numbers += FEW) {
         const real *row = rows + index[e] * width;
         vec part[VECS];
-        for (int v = 0; v < VECS; v++) part[v] = load(row + v * lanes);
+        for (int v = 0; v < VECS; v++) part[v] = V::load(row + v * lanes);
         for (int i = 0; i < FEW; i++)
             for (int v = 0; v < VECS; v++) total[i][v] += numbers[i] * part[v];
     }
     for (int i = 0; i < FEW; i++)
-        for (int v = 0; v < VECS; v++) store(out + i * width + v * lanes, total[i][v]);
+        for (int v = 0; v < VECS; v++) V::store(out + i * width + v * lanes, total[i][v]);
 }
 
 template <class real>
 static void gather(count vecs, count entries, const int *index, const real *numbers,
                    const real *rows, const real *first, count first_step, real *out) {
     switch (vecs) {
+    case 4: gathered<real, MOST_VECS>(entries, index, numbers, rows, first, first_step, out); break;
     case 3: gathered<real, 3>(entries, index, numbers, rows, first, first_step, out); break;
     case 2: gathered<real, 2>(entries, index, numbers, rows, first, first_step, out); break;
     default: gathered<real, 1>(entries, index, numbers, rows, first, first_step, out);
     }
 }
 
-// Units are cut into tiles of three vectors; where that would leave a single one, of two.
-static inline count tile_vecs(count left) { return left == 4 ? 2 : left < 3 ? left : 3; }
+// Units are cut into tiles of MOST_VECS vectors; where that would leave a single one, of one less.
+static inline count tile_vecs(count left) {
+    return left == MOST_VECS + 1 ? MOST_VECS - 1 : left < MOST_VECS ? left : MOST_VECS;
+}
 
 template <class real> struct SparseLayer {
-    static const count panel = Width<real>::panel, lanes = Width<real>::lanes;
+    static const count panel = Width<real>::panel, lanes = Vector<real, WIDE>::lanes;
     const Sparse *data;
     count units, width, vecs, block;
     real *weight;    // [tile][D][units of the tile], as are all that follow
@@ -72,7 +80,7 @@ template <class real> struct SparseLayer {
         gradient = (real *)take(vecs * lanes * width, sizeof(real));
         slopes = (real *)take(vecs * lanes * block, sizeof(real));
         starts = (real *)take(vecs * lanes, sizeof(real));
-        rows = (real *)take(panel * 3 * lanes, sizeof(real));
+        rows = (real *)take(panel * MOST_VECS * lanes, sizeof(real));
     }
 
     // Take in the weight of a trial, and begin its gradient with 0.

@@ -6,18 +6,32 @@
 
 typedef long long count;
 
-template <class real> struct Width {
-    typedef real vec __attribute__((vector_size(32), aligned(sizeof(real)), may_alias));
-    static const int lanes = 32 / sizeof(real);
-    static const int panel = 2 * lanes;
+// Bytes of a vector: what every machine is treated as having, and the widest of this one. Products
+// may use either, because each number of theirs is added up by itself, in the same order.
+static const int NARROW = 32;
+#ifdef __AVX512F__
+static const int WIDE = 64;
+#else
+static const int WIDE = 32;
+#endif
+
+template <class real, int BYTES> struct Vector {
+    typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
+    static const int lanes = BYTES / sizeof(real);
+    static vec load(const real *p) { return *(const vec *)p; }
+    static void store(real *p, vec v) { *(vec *)p = v; }
+};
+
+template <class real> struct Width : Vector<real, NARROW> {
+    static const int panel = 2 * Vector<real, NARROW>::lanes;
 };
 
 template <class real> static inline typename Width<real>::vec load(const real *p) {
-    return *(const typename Width<real>::vec *)p;
+    return Width<real>::load(p);
 }
 
 template <class real> static inline void store(real *p, typename Width<real>::vec v) {
-    *(typename Width<real>::vec *)p = v;
+    Width<real>::store(p, v);
 }
 
 template <class real> static inline real sum_lanes(typename Width<real>::vec v) {
@@ -35,29 +49,31 @@ struct Shape {
     count pieces, piece, step, stride, jump, right_step, out_step, start_step;
 };
 
-template <class real, int ROWS, int VECS, bool UNIT, bool START>
+template <class real, int ROWS, int COLUMN_VECS, bool UNIT, bool START>
 static inline __attribute__((always_inline)) void
 tile(const Shape &shape, const real *left, const real *right, const real *start, real *out) {
-    typedef typename Width<real>::vec vec;
-    const count lanes = Width<real>::lanes, right_step = shape.right_step;
+    typedef Vector<real, COLUMN_VECS == 1 ? NARROW : WIDE> V;
+    typedef typename V::vec vec;
+    const int VECS = COLUMN_VECS * NARROW / sizeof(vec);
+    const count lanes = V::lanes, right_step = shape.right_step;
     const count step = shape.step, stride = UNIT ? 1 : shape.stride, piece = shape.piece;
     vec total[ROWS][VECS];
     for (int i = 0; i < ROWS; i++)
         for (int v = 0; v < VECS; v++)
             total[i][v] = START ? start[i * shape.start_step] - (vec){}
-                                : load(out + i * shape.out_step + v * lanes);
+                                : V::load(out + i * shape.out_step + v * lanes);
     for (count n = shape.pieces; n > 0; n--, left += shape.jump) {
         const real *at = left;
 #pragma GCC unroll 4
         for (count d = piece; d > 0; d--, right += right_step, at += stride) {
             vec column[VECS];
-            for (int v = 0; v < VECS; v++) column[v] = load(right + v * lanes);
+            for (int v = 0; v < VECS; v++) column[v] = V::load(right + v * lanes);
             for (int i = 0; i < ROWS; i++)
                 for (int v = 0; v < VECS; v++) total[i][v] += at[i * step] * column[v];
         }
     }
     for (int i = 0; i < ROWS; i++)
-        for (int v = 0; v < VECS; v++) store(out + i * shape.out_step + v * lanes, total[i][v]);
+        for (int v = 0; v < VECS; v++) V::store(out + i * shape.out_step + v * lanes, total[i][v]);
 }
 
 // The same for any number of rows. Tiles of one or two rows would leave most of the processor idle,
