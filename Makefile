@@ -72,6 +72,7 @@ fuzz: $(READY)
 
 bench: $(READY)
 	mkdir -p docs/benchmarks
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt jax
 	@for name in $(BENCHMARKS); do \
 		case $$name in scaling) figure="--figure docs/images/scaling.png";; *) figure="";; esac; \
 		$(BIN)/python benchmarks/$$name.py --json docs/benchmarks/$$name.json $$figure || exit 1; \

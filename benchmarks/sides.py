@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +91,67 @@ def vmapped(modules: list[nn.Module], x: Tensor, y: Tensor) -> Epochs:
             for name, grad in gradient(parameters).items():
                 parameters[name].grad = grad
             optimizer.step()
+
+    return epochs
+
+
+def by_jax(modules: list[nn.Module], x: Tensor, y: Tensor) -> Epochs:
+    """JAX as its users write it: ``jit`` of a ``scan`` over epochs, ``vmap`` over trials.
+
+    Adam and SGD are written out as torch.optim computes them. Data and state stay on JAX's side.
+    """
+    import jax
+    from jax import lax
+    from jax import numpy as jnp
+
+    def norm(z: Any) -> Any:
+        squares = (z * z).sum(-1)  # the slope of the root is 0 at 0, as in Norm
+        return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
+
+    functions = {"Abs": jnp.abs, "ReLU": jax.nn.relu, "Sigmoid": jax.nn.sigmoid, "Norm": norm}
+    names = [type(layer).__name__ for layer in modules[0]]
+    inputs, targets = jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
+    labels = not y.dtype.is_floating_point
+
+    def loss(trial: dict[str, Any]) -> Any:
+        z = inputs
+        for place, name in enumerate(names):
+            if name == "Linear":
+                z = z @ trial[f"{place}.weight"].T + trial[f"{place}.bias"]
+            else:
+                z = functions[name](z)
+        if labels:
+            return -jnp.take_along_axis(jax.nn.log_softmax(z), targets[:, None], 1).mean()
+        return jnp.square(z - targets).mean()
+
+    gradient = jax.vmap(jax.grad(loss))
+
+    def sgd(state: Any, _: Any) -> Any:
+        step = SGD_RATE["lr"]
+        return jax.tree.map(lambda p, g: p - step * g, state, gradient(state)), None
+
+    def adam(state: Any, _: Any) -> Any:
+        values, first, second, count = state
+        (b1, b2), count = ADAM["betas"], count + 1
+        slopes = gradient(values)
+        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, first, slopes)
+        second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, second, slopes)
+
+        def moved(p: Any, m: Any, v: Any) -> Any:
+            spread = jnp.sqrt(v / (1 - b2**count)) + 1e-8
+            return p - ADAM["lr"] * m / (1 - b1**count) / spread
+
+        return (jax.tree.map(moved, values, first, second), first, second, count), None
+
+    parameters, _ = torch.func.stack_module_state(modules)
+    values = {name: jnp.asarray(value.detach().numpy()) for name, value in parameters.items()}
+    none = jax.tree.map(jnp.zeros_like, values)
+    state = [values if labels else (values, none, none, jnp.zeros(()))]
+    step = sgd if labels else adam
+    run = jax.jit(lambda state, count: lax.scan(step, state, length=count)[0], static_argnums=1)
+
+    def epochs(count: int) -> None:
+        state[0] = jax.block_until_ready(run(state[0], count))
 
     return epochs
 

@@ -1,11 +1,13 @@
-"""How long many trials take: ours against the plain loop, torch.func.vmap, and the limit.
+"""How long many trials take: ours against the plain loop, torch.func.vmap, JAX and the limit.
 
     python benchmarks/trials.py [--quick] [--json FILE]
 
 Every case is one epoch of all its trials. Ours against (a) the plain loop over trials with
 nn.Module, autograd and torch.optim ("baseline"), (b) torch.func.vmap over stacked modules, and (c)
 the limit: the two matrix products of an epoch alone, in blocks that fit in the cache or all at
-once, whichever is faster. All sides do the same work in one process, taking turns; the figures are
+once, whichever is faster; where JAX is installed (``pip install -c constraints.txt jax``) also
+against (d) JAX, jit of a scan over epochs with vmap over trials, compiled before the clock starts.
+All sides do the same work in one process, taking turns; the figures are
 medians. "torch" is our engine where there is no compiler. "peak_mb" is by how much a fresh process
 grows while it trains, "dense_mb" what one array of N x T x K activations would take.
 
@@ -17,11 +19,12 @@ then scaled.
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from measure import Work, alternate, arguments, case, finish, peak_growth
-from sides import LIMITS, by_torch, limit_of, modules_of, ours, plain_loop, vmapped
+from sides import LIMITS, by_jax, by_torch, limit_of, modules_of, ours, plain_loop, vmapped
 from torch import Tensor
 
 from mahalens import Chain, MeanSquaredError, Newton, TrialStack, md_abs, md_relu, md_sigmoid
@@ -32,6 +35,8 @@ TRIALS = 20
 PUBLISHED_EPOCHS = 250_000
 TARGET = 1e-10
 SIDES = {"ours": ours, "plain_loop": plain_loop, "vmapped": vmapped, "by_torch": by_torch, **LIMITS}
+if find_spec("jax"):
+    SIDES["by_jax"] = by_jax
 SLOW = ("plain_loop", "vmapped", "by_torch")
 
 
@@ -99,6 +104,8 @@ def epoch_case(
         vmap_s=seconds["vmapped"],
         vmap_ratio=seconds["vmapped"] / seconds["ours"],
         torch_s=seconds["by_torch"],
+        jax_s=seconds.get("by_jax"),
+        jax_ratio=seconds["by_jax"] / seconds["ours"] if "by_jax" in seconds else None,
         peak_mb=peak,
         dense_mb=samples * trials * widest * 4 / 2**20,
     )

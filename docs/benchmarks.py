@@ -67,12 +67,13 @@ def trials(record: dict[str, Any]) -> str:
                 f"**{number(case['ratio'])} x**",
                 f"{goal:g} x",
                 f"{number(case['vmap_ratio'])} x" if "vmap_ratio" in case else "–",
+                f"{number(case['jax_ratio'])} x" if case.get("jax_ratio") else "–",
                 "–" if case["of_limit"] is None else f"{case['of_limit']:.2f}",
                 f"≤ {of_limit:g}" if of_limit else "–",
             ]
         )
-    head = ["case", "ours", "plain loop", "faster", "goal", "than vmap", "of the limit", "goal"]
-    return table(head, rows)
+    head = ["case", "ours", "plain loop", "faster", "goal", "than vmap", "than JAX"]
+    return table([*head, "of the limit", "goal"], rows)
 
 
 def details(record: dict[str, Any]) -> str:
@@ -81,8 +82,8 @@ def details(record: dict[str, Any]) -> str:
         [
             case["case"],
             *[
-                seconds(case[f"{side}_s"])
-                for side in ("ours", "torch", "vmap", "baseline", "limit")
+                seconds(case.get(f"{side}_s"))
+                for side in ("ours", "torch", "vmap", "jax", "baseline", "limit")
             ],
             f"{number(case['peak_mb'])} MB" if case["peak_mb"] is not None else "–",
             f"{number(case['dense_mb'])} MB",
@@ -95,6 +96,7 @@ def details(record: dict[str, Any]) -> str:
         "compiled",
         "torch engine",
         "vmap",
+        "JAX",
         "plain loop",
         "limit",
         "peak growth",
