@@ -3,6 +3,11 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test asserts a time, not even of drawing its examples: machines are busy.
+settings.register_profile("mahalens", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mahalens")
 
 # Some virtual machines claim AMX and stop the process at its first instruction; oneDNN reads
 # this before torch's first product in bfloat16.

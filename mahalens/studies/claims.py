@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -31,6 +31,8 @@ Values = NDArray[np.float64]
 SIGNIFICANT = 0.05
 FEWEST_TRIALS = 5
 """Fewer trials decide nothing: five out of five is the first outcome with p < 0.05."""
+_TIMES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
+_FEWEST_TO_REPEAT, _MOST_TRIALS = 3, 2_000
 OURS = "here"
 """The source of claims that no paper makes: those of this project."""
 
@@ -57,6 +59,12 @@ class Evidence:
     def on(self, variant: str | None) -> Evidence:
         """Return the same evidence, seen by claims about one variant (None: about the run)."""
         return replace(self, variant=variant)
+
+    def repeated(self, times: int) -> Evidence:
+        """Return evidence of as many times the trials, which look exactly like these."""
+        trials = {key: np.tile(values, times) for key, values in self.trials.items()}
+        basins = {key: list(places) * times for key, places in self.basins.items()}
+        return replace(self, trials=trials, basins=basins)
 
     def _key(self, name: str) -> tuple[str, str]:
         if self.variant is not None:
@@ -557,7 +565,11 @@ def from_rows(source: str, rows: Rows, *, each: bool = True) -> tuple[Claim, ...
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """One line of the ledger, as ``summary.json`` holds it."""
+    """One line of the ledger, as ``summary.json`` holds it.
+
+    ``trials_to_decide`` is how many trials would decide an undecided claim if further ones looked
+    exactly like those of the run; None if none would, up to 100 times as many or 2,000.
+    """
 
     id: str
     source: str
@@ -567,6 +579,7 @@ class Judgement(msgspec.Struct, frozen=True):
     measured: float | None
     verdict: Verdict
     why: str
+    trials_to_decide: int | None = None
 
 
 def claims_from(source: str, *claims: Claim) -> tuple[Claim, ...]:
@@ -588,25 +601,34 @@ def judge(
     """
     models = {model for _, model, _ in evidence.trials}
     asked = [claim for claim in claims if models.issuperset(claim.only)]
-    lines = [
-        _judge(claim, evidence.on(variant), study, variant, sources)
+    repeated = cache(evidence.repeated)
+    put = [
+        (claim, variant)
         for variant in variants
         for claim in asked
         if claim.each and (not claim.on or variant in claim.on)
     ]
-    whole = [claim for claim in asked if not claim.each]
-    return lines + [_judge(claim, evidence.on(None), study, "", sources) for claim in whole]
+    put += [(claim, None) for claim in asked if not claim.each]
+    return [
+        _judge(claim, evidence.on(variant), repeated, study, variant, sources)
+        for claim, variant in put
+    ]
 
 
 def _judge(
-    claim: Claim, evidence: Evidence, study: str, variant: str, sources: Mapping[str, str]
+    claim: Claim,
+    evidence: Evidence,
+    repeated: Callable[[int], Evidence],
+    study: str,
+    variant: str | None,
+    sources: Mapping[str, str],
 ) -> Judgement:
     missing = [
         f"{fact} {wanted}" for fact, wanted in claim.needs.items() if evidence.facts[fact] != wanted
     ]
     finding = None if missing else claim.predicate.judge(evidence)
     verdict: Verdict = "not measured"
-    measured = None
+    measured = needed = None
     if missing:
         why = f"Needs a run with {' and '.join(missing)}."
     elif finding is None:
@@ -615,17 +637,36 @@ def _judge(
         why = finding.sentence
         measured = None if finding.holds is None else is_finite(finding.measured)
         verdict = "undecided" if finding.holds is None else "holds" if finding.holds else "fails"
+        if finding.holds is None:
+            needed = _trials_to_decide(claim.predicate, finding.trials, evidence, repeated)
+            why += f" About {needed:,} trials like these would decide it." if needed else ""
     return Judgement(
         id="/".join(filter(None, (study, claim.key, variant))),
         source=sources.get(claim.source, claim.source),
         statement=claim.statement,
-        data=variant,
+        data=variant or "",
         # Nothing was published about our own claims, though their parts may have figures.
         published=None if claim.source == OURS else claim.predicate.published(evidence),
         measured=measured,
         verdict=verdict,
         why=why,
+        trials_to_decide=needed,
     )
+
+
+def _trials_to_decide(
+    predicate: Predicate, trials: int, evidence: Evidence, repeated: Callable[[int], Evidence]
+) -> int | None:
+    """Return the number of trials like these that would decide; None if none is known to."""
+    if trials < _FEWEST_TO_REPEAT:
+        return None
+    for times in _TIMES:
+        if trials * times > _MOST_TRIALS:
+            break
+        finding = predicate.judge(repeated(times).on(evidence.variant))
+        if finding is not None and finding.holds is not None:
+            return trials * times
+    return None
 
 
 def show(value: float, digits: int = 3) -> str:

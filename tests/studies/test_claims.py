@@ -516,6 +516,28 @@ def test_needs_that_are_not_met_say_which():
     assert line.verdict == "holds"
 
 
+def test_an_undecided_claim_says_how_many_trials_like_these_would_decide_it():
+    near = Claim("near", "It is small.", Average("loss", "a", "below", 0.5), "x")
+    values = np.array([0.2, 0.4, 0.9, 0.1, 0.3, 0.6])
+    (line,) = ledger([near], evidence(a=values))
+    assert (line.verdict, line.trials_to_decide) == ("undecided", 48)
+    assert is_a_text(line.why).endswith("About 48 trials like these would decide it.")
+    for times, decided in ((6, False), (8, True)):  # the last number that is tried before
+        many = np.tile(values, times)
+        high = stats.t.interval(0.95, len(many) - 1, many.mean(), stats.sem(many))[1]
+        assert (high < 0.5) == decided
+    (line,) = ledger([near], evidence(a=np.tile(values, 8)))
+    assert (line.verdict, line.trials_to_decide) == ("holds", None)
+
+
+@pytest.mark.parametrize("values", [[0.4, 0.5, 0.6, 0.5, 0.5], [0.2], [0.2, 0.3]])
+def test_no_number_of_trials_is_made_up(values):
+    near = Claim("near", "It is small.", Average("loss", "a", "below", 0.5), "x")
+    (line,) = ledger([near], evidence(a=values))
+    assert (line.verdict, line.trials_to_decide) == ("undecided", None)
+    assert "would decide" not in line.why
+
+
 # --- The tables of the studies ----------------------------------------------------------------
 
 
