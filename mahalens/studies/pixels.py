@@ -1,11 +1,15 @@
 """The pixels study: why networks on raw and on normalised pixels tell different stories.
 
-With s = 1 / (largest pixel x spread), normalised pixels are ``s x - shift``. Three things lead from
-raw to normalised pixels, each of which can be taken over alone: the *start* of the first layer,
-``s`` times as large in its effect on raw pixels x; the *step* of its weights, ``s²`` times as long;
-and the *shift*, which puts the mean pixel at 0 and black below it. Together they are all of the
-difference: biases and the output layer start and step alike with both kinds of pixels. Every
-condition is a run of the representation study with its ``--init-scale`` and ``--rate-scale``.
+With ``s = 1 / (largest pixel · spread)`` and x the raw pixels, normalised ones are ``s x - shift``.
+Three parts lead from one to the other, and a condition takes each from either side:
+
+- the *start* of the first layer: read as weights on x, it is ``s`` times as large if normalised;
+- the *step* of these weights: read in the same way, it is ``s²`` times as long;
+- the *shift* of the mean pixel to 0. It also moves the hyperplanes of the start, which pass near
+  the black image without it and near the mean pixel with it.
+
+There is no fourth: biases and the output layer start and step alike with both kinds of pixels.
+Every condition is a run of the representation study with ``--init-scale`` and ``--rate-scale``.
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ def _model(name: str) -> Model:
     colour = _COLOURS["-".join(factor for factor in FACTORS[:2] if factor in taken)]
     parts = " and ".join(factor for factor in FACTORS if factor in taken)
     label = name.capitalize() if name in ("raw", "normalised") else f"Raw + {parts}"
-    text = f"raw pixels with the {parts} of normalised ones" if "Raw +" in label else f"{name} ones"
+    ends = f"{name} pixels as they are"
+    text = ends if label == name.capitalize() else f"raw pixels, {parts} of normalised ones"
     return Model(label, text, colour, "s" if "shift" in taken else "o")
 
 
@@ -59,7 +64,7 @@ def pairs_of(factor: str) -> list[tuple[str, str]]:
     """Return the conditions that differ in one part alone, that with normalised pixels' first.
 
     >>> pairs_of("step")[:2]
-    [('step', 'raw'), ('start-step', 'start')]
+    [('step', 'raw'), ('step-shift', 'shift')]
     """
     names = {taken: name for name, taken in CONDITIONS.items()}
     return [
@@ -146,6 +151,9 @@ METRICS = {
 # the representation study, and 5 for the rest, which is what Abs2-Neg is published to lose.
 
 
+UNTRAINED = "untrained"
+
+
 def effect_of(factor: str) -> str:
     """Return what evidence calls the effect of a part, averaged over the settings of the others."""
     return f"effect of the {factor}"
@@ -218,6 +226,13 @@ CLAIMS = (
         RARE,
         -5.0,
     ),
+    Claim(
+        "training-idles-hidden-units",
+        "With raw pixels it is training that makes ReLU's hidden units rarely active: it raises "
+        "their share by more than 5 points.",
+        Difference(RARE, "raw (relu)", f"{UNTRAINED} raw (relu)", "above", 5.0),
+        each=False,
+    ),
     *(_as_published(condition) for condition in CONDITIONS),
 )
 
@@ -236,15 +251,14 @@ def check(config: PixelsConfig, folder: Path | None) -> dict[str, Any]:
 def options_of(condition: str, data: LabelledData) -> dict[str, Any]:
     """Return the options of the representation study that make a condition.
 
-    ``init_scale`` and ``rate_scale`` are relative to the kind of pixels, which the shift decides.
+    The shift decides the kind of pixels; ``init_scale`` and ``rate_scale`` are relative to those.
     """
     from mahalens.studies.networks import scale_of
 
     taken = CONDITIONS[condition]
     s = 1 / (data.largest * scale_of(data)[1])
     shifted = "shift" in taken
-    # On raw pixels those of normalised ones are smaller; on normalised ones, those of raw larger.
-    other = 1 / s if shifted else s
+    other = 1 / s if shifted else s  # the other kind's start, on the pixels of this kind
     return {
         "pixels": "normalised" if shifted else "raw",
         "init_scale": 1.0 if ("start" in taken) == shifted else other,
@@ -287,7 +301,10 @@ def measure(config: PixelsConfig, job: Job, context: Context) -> Mapping[str, Me
 
 
 def finish(config: PixelsConfig, results: Results) -> None:
-    """Add the effect of each part: the mean of four differences within a trial."""
+    """Add the effect of each part, the mean of four differences within a trial, and the start."""
+    for (network, condition), measured in results.measures.items():
+        untrained = measured.values(f"{RARE}_start")
+        results.evidence[network, f"{UNTRAINED} {condition}", RARE] = untrained
     for network, factor, metric in product(config.network, FACTORS, METRICS):
         pairs = [
             [results.measures.get((network, name)) for name in pair] for pair in pairs_of(factor)

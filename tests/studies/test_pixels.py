@@ -54,7 +54,7 @@ def test_both_ends_are_those_of_the_representation_study(tmp_path):
 
 
 def train_by_hand(network, condition, config, trial):
-    """Train in coordinates of raw pixels, with a step for each tensor; return the last loss and idle units."""
+    """Train on raw pixels with a step for each tensor; return the last loss and idle units."""
     data = of.training_data(config.data, config.train_size, config.seed)
     mean, spread = of.scale_of(data)
     s = 1 / (data.largest * spread)
@@ -161,6 +161,7 @@ def test_a_condition_is_as_published_only_with_both():
             own["rare5_hidden"] += rare - 50.0
     finish(CONFIG, results)
     found = verdicts(results)
+    assert found["training-idles-hidden-units"] == "fails"  # 20 % after it, 50 % before
     conditions = ("raw", "step", "normalised")
     assert [found[f"as-published-{c}"] for c in conditions] == ["fails", "holds", "fails"]
 
@@ -172,7 +173,7 @@ def test_effects_need_all_conditions():
         if key[1] not in config.models:
             del results.measures[key]
     finish(config, results)
-    assert not results.evidence
+    assert not any("effect" in name for _, name, _ in results.evidence)
     assert verdicts(results)["relu2-collapses-by-step"] == "not measured"
 
 
