@@ -49,12 +49,17 @@ _COLOURS = {"": "#D55E00", "start": "#E69F00", "step": "#56B4E9", "start-step": 
 def _model(name: str) -> Model:
     """Return how a condition is shown: colours by start and step, squares with the shift."""
     taken = CONDITIONS[name]
-    colour = _COLOURS["-".join(factor for factor in FACTORS[:2] if factor in taken)]
+    colour = _COLOURS[_without_shift(name)]
     parts = " and ".join(factor for factor in FACTORS if factor in taken)
     label = name.capitalize() if name in ("raw", "normalised") else f"Raw + {parts}"
     ends = f"{name} pixels as they are"
     text = ends if label == name.capitalize() else f"raw pixels, {parts} of normalised ones"
     return Model(label, text, colour, "s" if "shift" in taken else "o")
+
+
+def _without_shift(name: str) -> str:
+    """Return what two conditions share that differ in the shift alone: start and step."""
+    return "-".join(factor for factor in FACTORS[:2] if factor in CONDITIONS[name])
 
 
 MODELS = {name: _model(name) for name in CONDITIONS}
@@ -345,15 +350,17 @@ STUDY = Study(
         Dots(
             name="accuracy",
             title="Which part of normalising decides how accurate a network is?",
-            caption="Each dot is a trial. Two rows that differ in one part alone show its effect.",
+            caption="Rows of a pair differ in the shift alone, pairs in the start or the step.",
             metric=ACCURACY,
+            family=_without_shift,
         ),
         Dots(
             name="hidden",
             title="Which part decides how many hidden units are rarely active?",
             caption="Share of the hidden units that are active on fewer than 5 % of the training "
-            "inputs.",
+            "inputs; Abs units never are among them. Rows of a pair differ in the shift alone.",
             metric=RARE,
+            family=_without_shift,
         ),
         Curves(name="learning", title="How fast does each network learn?", column=ACCURACY),
     ),

@@ -9,6 +9,7 @@ from small_runs import config_of, make_run
 from torch import nn
 
 from mahalens.nn import Chain
+from mahalens.report import build_report
 from mahalens.studies import networks as of
 from mahalens.studies.claims import Evidence, judge
 from mahalens.studies.pixels import (
@@ -17,7 +18,6 @@ from mahalens.studies.pixels import (
     FACTORS,
     METRICS,
     NETWORKS,
-    STUDY,
     PixelsConfig,
     finish,
     measure,
@@ -177,6 +177,9 @@ def test_effects_need_all_conditions():
     assert verdicts(results)["relu2-collapses-by-step"] == "not measured"
 
 
-def test_the_study_names_its_networks():
-    assert STUDY.variant_title("relu2-neg") == "ReLU2-Neg"
-    assert STUDY.variants(CONFIG) == NETWORKS
+def test_records_and_page_name_networks_as_people_do(tmp_path):
+    run = make_run("pixels", tmp_path / "run")
+    assert {row["network"] for row in run.trials} == {"relu", "relu2"}
+    page = build_report(run.path).read_text(encoding="utf-8")
+    assert "Pixels study, digits, ReLU, ReLU2" in page
+    assert "reLU" not in page
