@@ -144,7 +144,7 @@ def in_markdown(make: Callable[[RunRecords], Sequence[Table]]) -> Callable[[RunR
 
 def claims(records: RunRecords) -> list[Table]:
     """Return the claims that a run measured: by variant, or with the numbers behind a verdict."""
-    if records.study.variant:
+    if any(claim.data for claim in records.summary.claims):
         return [replace(without_ids(claims_table({"": records})), title="", notes=())]
     judged = [claim for claim in records.summary.claims if claim.verdict != "not measured"]
     has_published = any(claim.published for claim in judged)

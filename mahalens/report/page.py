@@ -96,7 +96,7 @@ def _title(records: RunRecords) -> str:
     titles = [run_tables.phrase_of(variant)[2:] for variant in records.variants() if variant.title]
     if records.study.variant == "data" and len(titles) > _FEW_VARIANTS:
         titles = [f"{len(titles)} data sets"]
-    if records.study.variant == "pixels":
+    if records.study.variant in ("pixels", "network"):
         titles = [anything(records.summary.facts.get("data")), *titles]
     if not titles and records.summary.rows:
         group = records.summary.rows[0].group

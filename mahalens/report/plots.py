@@ -150,9 +150,9 @@ def _best_trial(records: RunRecords) -> str:
 def _scales(
     metric: Metric, variants: Sequence[RunRecords], numbers: Callable[[RunRecords], list[float]]
 ) -> dict[str, Scale]:
-    """Return a scale for each variant; those of the same data, with other pixels, share one."""
+    """Return a scale for each variant; variants of the same data share one."""
     values = {variant.variant: numbers(variant) for variant in variants}
-    if variants[0].study.variant == "pixels":
+    if variants[0].study.variant != "data":
         every = [value for of_variant in values.values() for value in of_variant]
         values = dict.fromkeys(values, every)
     return {name: scale_for(metric, of_variant) for name, of_variant in values.items()}

@@ -393,7 +393,7 @@ def _plain_study(summary: Summary) -> Study[Any]:
         jobs=nothing,
         measure=nothing,
         primary=next(iter(metrics), ""),
-        variant="data" if "data" in groups else "pixels" if "pixels" in groups else "",
+        variant=next((name for name in ("data", "pixels", "network") if name in groups), ""),
         plots=(AllMetrics(name="metrics", title="All metrics", caption="Every trial is a dot."),),
     )
 

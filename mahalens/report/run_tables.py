@@ -65,8 +65,8 @@ def label_of(metric: Metric) -> str:
 
 def phrase_of(records: RunRecords) -> str:
     """Return the variant as the end of a phrase: ", MNIST", ", raw pixels", or nothing."""
-    by_data = records.study.variant == "data"
-    title = records.title if by_data else in_sentence(records.title)
+    by_pixels = records.study.variant == "pixels"
+    title = in_sentence(records.title) if by_pixels else records.title
     return f", {title}" if title else ""
 
 
@@ -220,7 +220,7 @@ def _leaders_by_variant(records: RunRecords, variants: Sequence[RunRecords]) -> 
     leaders = Counter(model for variant in variants for model in _best_models(variant)[0][:1])
     parts = [f"{records.study.look(model).label} on {n}" for model, n in leaders.most_common(_FEW)]
     metric = in_sentence(records.metric(records.primary()).label)
-    kind = "data sets" if records.study.variant == "data" else "variants"
+    kind = {"data": "data sets", "network": "networks"}.get(records.study.variant, "variants")
     return f"Best {metric} on {len(variants)} {kind}: {', '.join(parts)}." if parts else ""
 
 

@@ -11,6 +11,7 @@ STUDIES = (
     "gaussian",
     "ellipsoids",
     "representation",
+    "pixels",
     "perturbation",
     "activations",
     "init",
@@ -31,6 +32,8 @@ def load_study(name: str) -> Study[Any]:
         from mahalens.studies.ellipsoids import STUDY as study
     elif name == "representation":
         from mahalens.studies.representation import STUDY as study
+    elif name == "pixels":
+        from mahalens.studies.pixels import STUDY as study
     elif name == "perturbation":
         from mahalens.studies.perturbation import STUDY as study
     elif name == "activations":

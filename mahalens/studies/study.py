@@ -505,7 +505,8 @@ class Study(Generic[C]):
             measures of each model that the work is about.
         primary: the metric that decides which trial is best, and that is shown first; of several
             the first that a run has.
-        variant: the option whose entries a run goes through: ``"data"``, ``"pixels"`` or none.
+        variant: the option whose entries a run goes through: ``"data"``, ``"pixels"``,
+            ``"network"`` or none.
         reads: the data sets that a run reads, by name or file; by default those of ``data``.
         writes: the content of files that a run keeps in its folder from the start, by name.
         finish: adds to the results what needs all jobs.
@@ -544,7 +545,7 @@ class Study(Generic[C]):
     jobs: Callable[[C], Sequence[Job]]
     measure: Callable[[C, Job, Context], Mapping[str, Measures]]
     primary: str | tuple[str, ...]
-    variant: Literal["data", "pixels", ""] = "data"
+    variant: Literal["data", "pixels", "network", ""] = "data"
     reads: Callable[[C], Iterable[str]] | None = None
     writes: Callable[[C], Mapping[str, bytes]] | None = None
     finish: Callable[[C, Results], None] | None = None

@@ -19,6 +19,7 @@ STUDY_WORDS = {
     "gaussian": "--models abs --trials 1 --samples 20",
     "ellipsoids": "--dim 4 --count 8 --ranks 2 --trials 1",
     "representation": "--models relu --trials 1 --pixels raw --train-size 60",
+    "pixels": "--network relu --models raw,step --trials 1 --train-size 60",
     "perturbation": "--data digits --models relu-bias --trials 1 --train-size 60",
     "activations": "--data iris --models relu,abs --trials 1",
     "init": "--data iris --models abs-kaiming,abs-lsuv --trials 2",

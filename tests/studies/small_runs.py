@@ -20,6 +20,13 @@ SMALL = {
         "train_size": 100,
         "group": 2,
     },
+    "pixels": {
+        "network": ("relu", "relu2"),
+        "models": ("raw", "step", "normalised"),
+        "epochs": 6,
+        "trials": 2,
+        "train_size": 100,
+    },
     "perturbation": {"data": "digits", "epochs": 6, "trials": 2, "train_size": 100},
     "activations": {
         "data": ("digits",),
