@@ -73,16 +73,16 @@ def _orthogonal(weights: Weights, covariance: Tensor | None = None) -> Tensor:
 
 
 PENALTIES = {
-    "none": Penalty("no penalty", "cross-entropy alone", "#777777"),
+    "none": Penalty("plain", "cross-entropy alone", "#777777"),
     "decay": Penalty(
-        "weight decay",
-        "half the squared weights of both layers",
+        "decay",
+        "weight decay: half the squared weights of both layers",
         "#000000",
         (0.001, 0.01, 0.1),
         lambda weights, _: (weights[HIDDEN].square().sum() + weights[OUTPUT].square().sum()) / 2,
     ),
     "orthogonal": Penalty(
-        "orthogonal rows",
+        "orthogonal",
         "the mean squared cosine between rows of the first layer",
         "#0072B2",
         (0.1, 1.0, 10.0),
@@ -107,7 +107,7 @@ PENALTIES = {
         "whitening_error",
     ),
     "axes": Penalty(
-        "white and orthogonal",
+        "white+orthogonal",
         "the sum of both: 0 at the PCA whitening",
         "#CC79A7",
         (0.001, 0.01, 0.1),
@@ -123,7 +123,7 @@ PROPOSED = ("orthogonal", "uncorrelated", "white", "axes")
 ACTIVATIONS = {"abs": "Abs", "relu": "ReLU"}
 MODELS = {
     f"{short}-{name}": Model(
-        f"{activation}, {penalty.label}",
+        f"{activation} {penalty.label}",
         f"{activation} units; {penalty.text}",
         penalty.colour,
         "o" if short == "abs" else "s",
@@ -255,10 +255,15 @@ def _about(short: str, name: str, sets: Sequence[str]) -> list[Claim]:
                 for one in sets
             ),
         )
-    what = f"{ACTIVATIONS[short]} units, {PENALTIES[name].label}"
     source = {"generalises": THEORY, "narrows-gap": THEORY} if aim else {}
     return [
-        Claim(f"{model}-{key}", f"{what}: {text}", predicate, source.get(key, claims.OURS), False)
+        Claim(
+            f"{model}-{key}",
+            f"{MODELS[model].label}: {text}",
+            predicate,
+            source.get(key, claims.OURS),
+            each=False,
+        )
         for key, (text, predicate) in rows.items()
     ]
 
@@ -343,11 +348,11 @@ def measure(config: PenaltiesConfig, job: Job, context: Context) -> dict[str, Me
     fit = partial(_fit, config, context, job.work, sets[0].classes)
     strengths, choosing = _choose(config, job, sets, fit)
     x, y = torch.stack([s.x for s in sets]), torch.stack([s.y for s in sets])
-    solver = fit("training", list(job.trials), x, y, strengths)
+    stack, seconds = fit("training", list(job.trials), x, y, strengths)
     start, covariance = _start(config, job.work, sets[0].classes, job.trials, x), covariance_of(x)
     before = {f"start_{name}": values for name, values in row_measures(start, covariance).items()}
-    test = [judge(solver.stack, t, s.test_x, s.test_y) for t, s in enumerate(sets)]
-    known = [judge(solver.stack, t, s.x, s.y) for t, s in enumerate(sets)]
+    test = [judge(stack, t, s.test_x, s.test_y) for t, s in enumerate(sets)]
+    known = [judge(stack, t, s.x, s.y) for t, s in enumerate(sets)]
     (accuracy, loss), (train_accuracy, train_loss) = (
         torch.tensor(part, dtype=torch.float64).T for part in (test, known)
     )
@@ -357,20 +362,20 @@ def measure(config: PenaltiesConfig, job: Job, context: Context) -> dict[str, Me
         "gap": train_accuracy - accuracy,
         "test_loss": loss,
         "train_loss": train_loss,
-        **row_measures(solver.stack, covariance),
-        "axis_cosine": axis_cosines(solver.stack, covariance),
+        **row_measures(stack, covariance),
+        "axis_cosine": axis_cosines(stack, covariance),
         **before,
-        "dead": dead_units(solver.stack, x),
+        "dead": dead_units(stack, x),
         "strength": strengths,
-        "seconds": torch.full((len(sets),), solver.seconds / len(sets)),
+        "seconds": torch.full((len(sets),), seconds / len(sets)),
     }
     if split(job.work)[1].term is None:
         del metrics["strength"]
     lost = ~loss.isfinite()  # a trial that ran away has no reading
     measures = Measures(
         metrics={n: torch.where(lost, math.nan, v.double().cpu()) for n, v in metrics.items()},
-        seconds=choosing + solver.seconds,
-        weights=solver.stack.tensors(),
+        seconds=choosing + seconds,
+        weights=stack.tensors(),
     )
     return {job.work: measures}
 
@@ -394,13 +399,13 @@ def _choose(
         trials += [trial] * (len(folds) * len(strengths))
     x, y = (torch.stack([getattr(s, name)[f.fit] for s, f in parts]) for name in "xy")
     offered = torch.tensor(strengths, dtype=torch.float64)
-    solver = fit("choice", trials, x, y, offered.repeat(len(parts) // len(strengths)))
-    scores = [judge(solver.stack, t, s.x[f.held], s.y[f.held]) for t, (s, f) in enumerate(parts)]
+    stack, seconds = fit("choice", trials, x, y, offered.repeat(len(parts) // len(strengths)))
+    scores = [judge(stack, t, s.x[f.held], s.y[f.held]) for t, (s, f) in enumerate(parts)]
     accuracy, loss = (
         column.reshape(len(sets), -1, len(strengths)).mean(1)
         for column in torch.tensor(scores, dtype=torch.float64).T
     )
-    return offered[best_of(accuracy, loss)], solver.seconds
+    return offered[best_of(accuracy, loss)], seconds
 
 
 def best_of(accuracy: Tensor, loss: Tensor) -> Tensor:
@@ -441,8 +446,11 @@ def _fit(
     x: Tensor,
     y: Tensor,
     strengths: Tensor,
-) -> Any:
-    """Train networks by Adam on the full batch, each with its samples and strength."""
+) -> tuple[TrialStack, float]:
+    """Train networks by Adam on the full batch, each with its samples and strength.
+
+    Returns them, NaN where the loss ran away, and the seconds that it took.
+    """
     start, term = _start(config, model, classes, trials, x), split(model)[1].term
     kind = train.CrossEntropy if term is None else partial(_penalised(), term, strengths)
     solver = train.Adam(
@@ -454,8 +462,10 @@ def _fit(
         # The compiled engine knows no penalties: it is asked for the gradients of each epoch.
         small_flops=1e8 if term is None else 0.0,
     )
-    share = (0.0, 0.8) if stage == "choice" else (0.8, 1.0)
-    return context.drive(stage, solver, share=share)
+    context.drive(stage, solver, share=(0.0, 0.8) if stage == "choice" else (0.8, 1.0))
+    lost = (solver.codes == train.Status.NON_FINITE.code).to(x.device)
+    values = torch.where(lost[:, None], math.nan, solver.stack.values)
+    return train.TrialStack(start.model, values), solver.seconds
 
 
 @cache
@@ -517,8 +527,6 @@ def row_measures(stack: TrialStack, covariance: Tensor) -> dict[str, Tensor]:
 def axis_cosines(stack: TrialStack, covariance: Tensor) -> Tensor:
     """Return the cosine of rows with their nearest principal axis ``[T]``, mean over the rows."""
     rows = torch.nn.functional.normalize(stack.tensors()[HIDDEN], dim=-1)
-    if not bool(rows.isfinite().all()):
-        return rows.new_full((len(rows),), math.nan)
     axes = torch.linalg.eigh(covariance.double()).eigenvectors.to(rows)
     return (rows @ axes).abs().amax(-1).mean(-1)
 

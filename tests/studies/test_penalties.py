@@ -183,8 +183,8 @@ def test_claims_rest_on_the_mean_over_all_sets_and_ends_of_strengths_are_reporte
     np.testing.assert_array_equal(mean, [80.0, 85.0, math.nan])
     weakest, strongest = results.cautions
     assert weakest.startswith("most trials chose the weakest penalty on offer in 1 of the cases")
-    assert "(ReLU, weight decay (iris))" in weakest
-    assert "(Abs, white (iris))" in strongest
+    assert "(ReLU decay (iris))" in weakest
+    assert "(Abs white (iris))" in strongest
     assert "a stronger one might suit" in strongest
 
 
