@@ -19,7 +19,7 @@ from mahalens import data, nn, train
 from mahalens.errors import InputError
 from mahalens.studies import claims, study, torch
 from mahalens.studies.claims import Claim, Difference, GainsMore, Ratio
-from mahalens.studies.plots import Differences, Dots, Scatter
+from mahalens.studies.plots import Differences, Dots
 from mahalens.studies.study import Config, Job, Measures, Metric, Model, Option, Results, Study
 
 if TYPE_CHECKING:
@@ -603,16 +603,20 @@ STUDY = Study(
             title="Test loss: which differences are real?",
             metric="test_loss",
         ),
-        Scatter(
-            name="aims",
-            title="Do penalties do what they say?",
-            caption="Cosine between rows and whitening error after training, mean of each model "
-            "with both intervals. Penalties for orthogonal rows move a network to the left, those "
-            "for white pre-activations down.",
-            x="row_cosine",
-            y="whitening_error",
-            average=True,
-        ),
         Dots(title="How accurate is each network?", metric=ACCURACY, family=_activation),
+        Dots(
+            name="row_cosine",
+            title="Do penalties make rows orthogonal?",
+            caption="The penalty is as strong as held-out samples want it, which may be weak.",
+            metric="row_cosine",
+            family=_activation,
+        ),
+        Dots(
+            name="whitening_error",
+            title="Do penalties make pre-activations white?",
+            caption="1 is what constant pre-activations have.",
+            metric="whitening_error",
+            family=_activation,
+        ),
     ),
 )
