@@ -20,6 +20,7 @@ STUDIES = (
     "detect",
     "transfer",
     "clusters",
+    "penalties",
 )
 
 
@@ -48,6 +49,8 @@ def load_study(name: str) -> Study[Any]:
         from mahalens.studies.detect import STUDY as study
     elif name == "transfer":
         from mahalens.studies.transfer import STUDY as study
+    elif name == "penalties":
+        from mahalens.studies.penalties import STUDY as study
     elif name == "clusters":
         from mahalens.studies.clusters import STUDY as study
     else:

@@ -28,6 +28,7 @@ STUDY_WORDS = {
     "detect": "--data digits --models auto,mahalanobis --trials 1",
     "transfer": "--data iris --models relu-linear,relu-l2 --trials 1",
     "clusters": "--data 2d-apart-round --models abs-classes,relu-classes --trials 1",
+    "penalties": "--data iris --models abs-none,abs-white --trials 1",
 }
 
 

@@ -72,6 +72,13 @@ SMALL = {
         "epochs": 4,
         "trials": 2,
     },
+    "penalties": {
+        "data": ("iris", "wine"),
+        "models": ("abs-none", "abs-decay", "abs-orthogonal", "relu-none", "relu-white"),
+        "epochs": 3,
+        "trials": 2,
+        "train_size": 30,
+    },
 }
 """Options of a run of a few seconds, by study."""
 
