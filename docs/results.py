@@ -1,7 +1,7 @@
 """Makes the tables of docs from run folders, for the terminal and for the site.
 
     python docs/results.py [--show PARTS] [--models NAMES] [--metrics NAMES] RUN...
-    python docs/results.py --show figures|draws|verdicts RUN...
+    python docs/results.py --show figures|draws|means|verdicts RUN...
 
 Prints Markdown. ``PARTS`` are some of :data:`PARTS`, separated by commas, each about one run; or
 one of :data:`TOGETHER`, a table with all runs side by side. The site's pages hold the same request
@@ -209,6 +209,23 @@ def verdicts(runs: dict[str, RunRecords]) -> Table:
     return Table("", tuple(heads), tuple(lines))
 
 
+def means(runs: dict[str, RunRecords]) -> Table:
+    """Return the mean of each model with a column per run and variant, metric by metric."""
+    parts = {
+        f"{name}, {part.variant}" if len(records.variants()) > 1 else name: part
+        for name, records in runs.items()
+        for part in records.variants()
+    }
+    first = next(iter(parts.values()))
+    lines: list[Section | tuple[Cell, ...]] = []
+    for metric in first.study.shown:
+        lines.append(Section(first.metric(metric).label))
+        for model in first.models():
+            cells = (Cell(mean_of(part.row(model, metric))) for part in parts.values())
+            lines.append((Cell(first.study.look(model).label), *cells))
+    return Table("", (Column("Model", True), *map(Column, parts)), tuple(lines))
+
+
 def verdict_counts(runs: Sequence[str]) -> str:
     """Return the verdicts of some runs in words: "5 hold, 2 fail, 1 undecided"."""
     counts = Counter(claim.verdict for name in runs for claim in load(name).summary.claims)
@@ -299,6 +316,7 @@ def mean_of(row: Row | None) -> str:
 TOGETHER: dict[str, Callable[[dict[str, RunRecords]], Table]] = {
     "figures": figures,
     "draws": draws,
+    "means": means,
     "verdicts": verdicts,
     "side-by-side": side_by_side,
 }

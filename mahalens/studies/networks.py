@@ -1,4 +1,4 @@
-"""Training and reading of two-layer networks as *Neural Networks Learn Distance Metrics* does it.
+"""Training and reading of networks as *Neural Networks Learn Distance Metrics* does it.
 
 Shared by the studies of these networks: all trials start from PyTorch's own weights, trial i from
 the same first layer in every model, and train by full-batch gradient descent on cross-entropy.
@@ -7,6 +7,7 @@ the same first layer in every model, and train by full-batch gradient descent on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -220,59 +221,68 @@ def curve_metrics(epochs: Tensor, accuracy: Tensor) -> dict[str, Tensor]:
 # --- Reading ----------------------------------------------------------------------------------
 
 
-def part_of(stack: TrialStack, layers: int) -> TrialStack:
-    """Return the first layers of the trials as a stack of their own."""
-    chain = Chain(stack.chain.inputs, stack.chain.layers[:layers])
-    tensors = stack.tensors()
-    first = {name: tensor for name, tensor in tensors.items() if int(name.split(".")[0]) < layers}
-    return TrialStack.from_tensors(chain, first)
+def part_of(stack: TrialStack, end: int, first: int = 0) -> TrialStack:
+    """Return the layers of the trials from ``first`` to before ``end`` as a stack of their own."""
+    chain = Chain(stack.chain.widths[first], stack.chain.layers[first:end])
+    tensors = {}
+    for name, tensor in stack.tensors().items():
+        place, rest = name.split(".", 1)
+        if first <= int(place) < end:
+            tensors[f"{int(place) - first}.{rest}"] = tensor
+    return TrialStack.from_tensors(chain, tensors)
 
 
-def hidden_layers(chain: Chain) -> int:
-    """Return how many layers lead to the hidden activations: all before the output layer.
+def unit_layers(chain: Chain) -> list[int]:
+    """Return the places of the layers with units: the hidden layers, then the output layer.
 
-    >>> hidden_layers(Chain.parse("Linear(128), ReLU, Linear(10), ReLU, Neg", inputs=784))
-    2
+    >>> unit_layers(Chain.parse("Linear(128), ReLU, Linear(10), ReLU, Neg", inputs=784))
+    [0, 2]
     """
-    places = [place for place, layer in enumerate(chain.layers) if layer.units is not None]
-    return places[-1]
+    return [place for place, layer in enumerate(chain.layers) if layer.units is not None]
 
 
 class Reading:
     """Numbers of T trials on one set of samples, gathered block by block.
 
     ``output`` is what the network returns, ``score`` the output layer before its activation,
-    ``hidden`` the activations below it. All sums are on the CPU.
+    ``hidden`` the activations below it: those of the last hidden layer. Active hidden units are
+    counted in all hidden layers. ``below`` is how many layers lead to the output layer. All sums
+    are on the CPU.
     """
 
     def __init__(self, stack: TrialStack, x: Tensor, y: Tensor, classes: int) -> None:
         trials, samples = len(stack), len(x)
         chain = stack.chain
-        self.depth = hidden_layers(chain)
-        below, scores = part_of(stack, self.depth), part_of(stack, self.depth + 1)
-        units = chain.widths[self.depth]
+        places = unit_layers(chain)
+        self.below = places[-1]
+        # From each layer with units to the next; the last part is the output layer alone.
+        parts = [part_of(stack, b, a) for a, b in pairwise([*places, self.below + 1])]
+        units = chain.widths[self.below]
+        every = sum(chain.widths[place] for place in places[1:])
         self.samples = samples
         self.class_sizes = torch.bincount(y, minlength=classes)
         self.correct = torch.zeros(trials, classes, dtype=torch.int64)
-        self.active_hidden = torch.zeros(trials, units, dtype=torch.int64)
+        self.active_hidden = torch.zeros(trials, every, dtype=torch.int64)
         self.active_outputs = torch.zeros(trials, classes, dtype=torch.int64)
         self.silent = torch.zeros(trials, dtype=torch.int64)
         self.sums = torch.zeros(trials, classes, units, dtype=torch.float64)
         self.score_sum = torch.zeros(trials, classes, dtype=torch.float64)
         self.score_squares = torch.zeros(trials, classes, dtype=torch.float64)
-        rows = max(16, _BLOCK_BYTES // (4 * trials * max(units, classes)))
-        after = [layer for layer in chain.layers[self.depth + 1 :] if layer.kind in ELEMENTWISE]
+        rows = max(16, _BLOCK_BYTES // (4 * trials * max(every, classes)))
+        after = [layer for layer in chain.layers[self.below + 1 :] if layer.kind in ELEMENTWISE]
         for xs, ys in zip(x.split(rows), y.split(rows), strict=True):
-            hidden, score = below(xs), scores(xs)
-            output = score
+            layers, values = [], xs
+            for part in parts:
+                values = part(values)
+                layers.append(values.cpu())
             for layer in after:
-                output = activation_rule(layer).forward(output)
-            self._add(hidden.cpu(), score.cpu(), output.cpu(), ys)
+                values = activation_rule(layer).forward(values)
+            self._add(layers[:-1], layers[-1], values.cpu(), ys)
 
-    def _add(self, hidden: Tensor, score: Tensor, output: Tensor, ys: Tensor) -> None:
-        chosen = output.argmax(-1)
+    def _add(self, layers: list[Tensor], score: Tensor, output: Tensor, ys: Tensor) -> None:
+        chosen, hidden = output.argmax(-1), layers[-1]
         self.correct.index_add_(1, ys, (chosen == ys).to(torch.int64))
-        self.active_hidden += (hidden.abs() > ACTIVE).sum(1)
+        self.active_hidden += torch.cat([(layer.abs() > ACTIVE).sum(1) for layer in layers], 1)
         active = output.abs() > ACTIVE
         self.active_outputs += active.sum(1)
         self.silent += (~active.any(-1)).sum(1)
@@ -309,15 +319,9 @@ class Reading:
         How far the zero of output c is from the centre of class j; of a linear output the distance
         of its hyperplane in spreads along its normal.
         """
-        chain = stack.chain
-        top = Chain(chain.widths[self.depth], chain.layers[self.depth : self.depth + 1])
-        tensors = {
-            f"0.{name.split('.', 1)[1]}": tensor.double().cpu()
-            for name, tensor in stack.tensors().items()
-            if int(name.split(".")[0]) == self.depth
-        }
+        top = part_of(stack, self.below + 1, self.below)
         centres = self.sums / self.class_sizes[:, None]
-        at = TrialStack.from_tensors(top, tensors)(centres)  # [T, j, c]
+        at = TrialStack(top.model, top.values.double().cpu())(centres)  # [T, j, c]
         mean = self.score_sum / self.samples
         variance = (self.score_squares / self.samples - mean.square()).clamp(min=0)
         return at.abs().transpose(1, 2) / variance.sqrt().unsqueeze(-1)
@@ -336,16 +340,17 @@ def centre_metrics(positions: Tensor) -> dict[str, Tensor]:
 def latent_distributions(
     stack: TrialStack, x: Tensor, y: Tensor, classes: int, nodes: tuple[int, ...]
 ) -> dict[str, Tensor]:
-    """Return histograms of hidden pre-activations by class, for some nodes of the first trial.
+    """Return histograms of pre-activations by class, for some nodes of the first trial.
 
-    Without ``nodes``, those whose class means differ most in units of the spread within classes
-    (the largest F statistics). Moments are mean, variance and skewness.
+    The nodes are in the last hidden layer. Without ``nodes``, those whose class means differ most
+    in units of the spread within classes (the largest F statistics). Moments are mean, variance and
+    skewness.
 
     Returns ``nodes`` ``[K]``, ``edges`` ``[K, B+1]``, ``counts`` ``[K, C, B]``, ``moments``
     ``[K, C, 3]``.
     """
-    first = part_of(stack, 1)
-    alone = TrialStack(first.model, first.values[:1])
+    below = part_of(stack, unit_layers(stack.chain)[-2] + 1)
+    alone = TrialStack(below.model, below.values[:1])
     values = alone(x)[0].double().cpu()  # [N, H]
     if not bool(values.isfinite().all()):  # a trial that ran away has no distributions
         return {}

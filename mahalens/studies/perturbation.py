@@ -172,6 +172,11 @@ class PerturbationConfig(Config, frozen=True, kw_only=True):
                     "one of them out"
                 )
         options = _source_options(source)
+        if options.depth > 1:
+            raise InputError(
+                f"--from {source}: its networks have {options.depth} hidden layers; give a run "
+                "of networks with one"
+            )
         chosen = values.get("models") or PUBLISHED_MODELS
         if missing := [model for model in chosen if model not in options.models]:
             raise InputError(
@@ -664,22 +669,16 @@ class Halves:
     @classmethod
     def of(cls, stack: TrialStack) -> Halves:
         """Cut trained trials; a hidden layer without an activation function keeps its values."""
-        from mahalens.studies.networks import hidden_layers, part_of
+        from mahalens.studies.networks import part_of, unit_layers
 
         chain = stack.chain
-        depth = hidden_layers(chain)
+        depth = unit_layers(chain)[-1]
         activations = {"ReLU": torch.relu, "Abs": torch.abs}
         activation = activations.get(chain.layers[depth - 1].kind)
-        above = nn.Chain(chain.widths[depth], chain.layers[depth:])
-        tensors = {}
-        for name, tensor in stack.tensors().items():
-            place, rest = name.split(".", 1)
-            if int(place) >= depth:
-                tensors[f"{int(place) - depth}.{rest}"] = tensor
         return cls(
             part_of(stack, depth - (activation is not None)),
             activation or torch.nn.Identity(),
-            train.TrialStack.from_tensors(above, tensors),
+            part_of(stack, len(chain.layers), depth),
         )
 
     def rows(self) -> int:

@@ -2,7 +2,8 @@
 
 The experiment of *Neural Networks Learn Distance Metrics*: six two-layer networks, their twins
 with an output bias, and OffsetL2, on raw pixels (as the published code ran) and on normalised ones
-(as the paper says), with dead nodes, class distributions and tests between models.
+(as the paper says), with dead nodes, class distributions and tests between models. The paper leaves
+deeper networks to future work; here they have ``--depth`` hidden layers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from mahalens.train import TrialStack
 
 # --- Models -----------------------------------------------------------------------------------
-# A name says how a network is built: the activation of the hidden layer (relu, abs, linear for
+# A name says how a network is built: the activation of the hidden layers (relu, abs, linear for
 # none), 2 if the same activation follows the output layer, l2 if the output layer is OffsetL2, then
 # what is added: neg for a negation at the end, bias for a bias of the output layer, code for the
 # published code's OffsetL2, point for an output layer in point-slope form.
@@ -90,13 +91,15 @@ def _family_title(model: str) -> str:
     return _FAMILY_LOOKS.get(_family(model), ("", ""))[0]
 
 
-def text_of(model: str, classes: int | str = "C", hidden: int = 128) -> str:
-    """Return the architecture of a model as the text of a chain.
+def text_of(model: str, classes: int | str = "C", hidden: int = 128, depth: int = 1) -> str:
+    """Return the architecture of a model with ``depth`` hidden layers as the text of a chain.
 
     >>> text_of("abs2"), text_of("relu2-neg-bias", 10)
     ('Linear(128), Abs, Linear(C, bias=False), Abs', 'Linear(128), ReLU, Linear(10), ReLU, Neg')
     >>> text_of("abs-l2-neg-code", 10)
     'Linear(128), Abs, OffsetL2(10, variant=published-code), Neg'
+    >>> text_of("relu2", 10, depth=2)
+    'Linear(128), ReLU, Linear(128), ReLU, Linear(10, bias=False), ReLU'
     """
     first, *added = model.split("-")
     name = first.removesuffix("2")
@@ -107,7 +110,7 @@ def text_of(model: str, classes: int | str = "C", hidden: int = 128) -> str:
         output = f"PointSlope({classes})"
     else:
         output = f"Linear({classes})" if "bias" in added else f"Linear({classes}, bias=False)"
-    layers = [f"Linear({hidden})", activation, output]
+    layers = [f"Linear({hidden})", activation] * depth + [output]
     layers += [activation] if first.endswith("2") else []
     layers += ["Neg"] if "neg" in added else []
     return ", ".join(layer for layer in layers if layer)
@@ -160,6 +163,7 @@ PIXELS = {
     "raw": "as the files have them (0 to 255), as its published code ran",
 }
 PUBLISHED_EPOCHS, LONG_EPOCHS, PUBLISHED_TRIALS = 5_000, 50_000, 20
+MOST_LAYERS = 100
 
 
 def one_set_option(**more: Any) -> Option:
@@ -248,6 +252,17 @@ class RepresentationConfig(Config, frozen=True, kw_only=True):
         ),
     ]
     hidden: Annotated[int, study.hidden_option()] = 128
+    depth: Annotated[
+        int,
+        Option(
+            "Hidden layers, each of --hidden units.",
+            1,
+            published=1,
+            label="hidden layers",
+            least=1,
+            most=MOST_LAYERS,
+        ),
+    ] = 1
     learning_rate: Annotated[float, study.learning_rate_option()] = 1e-3
     init_scale: Annotated[
         float,
@@ -292,12 +307,15 @@ _RARE = {
 _ACTIVITY = {
     f"{kind}_{place}{ending}": Metric(
         f"{name} {layer} units" + (", test data" if ending else ""),
-        f"Share of the {layer} units that exceed 1e-6 in size on {bound} of the {data} inputs, "
+        f"Share of {units} that exceed 1e-6 in size on {bound} of the {data} inputs, "
         "after the last activation function.",
         "%",
     )
     for data, ending in (("training", ""), ("test", "_test"))
-    for layer, place in (("output", "outputs"), ("hidden", "hidden"))
+    for layer, place, units in (
+        ("output", "outputs", "the output units"),
+        ("hidden", "hidden", "the units of all hidden layers"),
+    )
     for kind, (name, bound) in _RARE.items()
 }
 EPOCHS_TO_CONVERGE = Metric(
@@ -326,7 +344,8 @@ METRICS: dict[str, Metric] = {
         "Hyperplane to own class centre",
         "|output c at the centre of class c| before the last activation function, in spreads of "
         "that output over the training data, averaged over the classes c; the centre is the mean "
-        "of the class's hidden activations. For a linear output, the distance of the hyperplane.",
+        "of the class's activations in the last hidden layer. For a linear output, the distance "
+        "of the hyperplane.",
         "spreads",
         None,
     ),
@@ -347,7 +366,7 @@ METRICS: dict[str, Metric] = {
     "prototype_shift": Metric(
         "Way of the prototypes",
         "Of OffsetL2: how far training moves mu of a class, in lengths of the mean of the class's "
-        "hidden activations, averaged over classes.",
+        "activations in the last hidden layer, averaged over classes.",
         "lengths",
         None,
     ),
@@ -613,7 +632,8 @@ def measure(config: RepresentationConfig, job: Job, context: Context) -> Mapping
 
     data = of.training_data(config.data, config.train_size, config.seed)
     inputs = of.pixel_inputs(data, job.variant, config.device)
-    chain = nn.Chain.parse(text_of(job.work, data.classes, config.hidden), inputs=data.inputs)
+    text = text_of(job.work, data.classes, config.hidden, config.depth)
+    chain = nn.Chain.parse(text, inputs=data.inputs)
     # A step of the weights on a x, read as weights on x, is a^2 times as long.
     a = math.sqrt(config.rate_scale)
     inputs = inputs if a == 1 else (inputs[0] * a, inputs[1] * a)
@@ -686,7 +706,7 @@ def prototype_metrics(
     from mahalens.train import TrialStack
 
     before, after = start.tensors(), stack.tensors()
-    mu, alpha = f"{training.depth}.mu", f"{training.depth}.alpha"
+    mu, alpha = f"{training.below}.mu", f"{training.below}.alpha"
     means = (training.sums / training.class_sizes[:, None]).float()  # [T, C, H]
     lengths = torch.linalg.vector_norm(means, dim=-1)
     own = torch.arange(data.classes)
@@ -741,8 +761,8 @@ STUDY = Study(
     jobs=jobs,
     measure=measure,
     finish=finish,
-    published=lambda config, metric, model, _: published_value(
-        metric, model, config.data, config.epochs
+    published=lambda config, metric, model, _: (
+        published_value(metric, model, config.data, config.epochs) if config.depth == 1 else None
     ),
     primary=ACCURACY,
     variant="pixels",
@@ -830,10 +850,10 @@ STUDY = Study(
         Ridges(
             name="latent",
             title="How do the classes lie along hidden nodes?",
-            caption="Pre-activations of hidden nodes of the first trial, on the training samples: "
-            "a ridge per class, all of the same area, the tick its mean. The dashed line at 0 is "
-            "the node’s hyperplane: the node measures distance from the classes it passes through. "
-            "The node cannot tell classes apart whose ridges overlap.",
+            caption="Pre-activations of nodes of the last hidden layer in the first trial, on the "
+            "training samples: a ridge per class, all of the same area, the tick its mean. The "
+            "dashed line at 0 is the node’s hyperplane: the node measures distance from the "
+            "classes it passes through. The node cannot tell classes apart whose ridges overlap.",
             models=lambda model: model in ("relu", "abs"),
         ),
     ),

@@ -46,6 +46,7 @@ def test_help_explains_every_option_with_its_default(cli, study):
         ("ellipsoids", "--ranks n,n,... Components kept. [default: 4,8,64; with --data: 1,2,4,"),
         ("perturbation", "--from DIR Take the trained networks of a finished representation run."),
         ("representation", "data mnist; models relu, abs, relu2, abs2, relu2-neg, abs2-neg; "),
+        ("representation", "--depth INTEGER Hidden layers, each of --hidden units. [default: 1]"),
         ("hybrid", "--models a,b,... Models, see `mahalens list hybrid`. [default: all but"),
         ("hybrid", "models all; trials 20; epochs 100; train-size all."),
     ],

@@ -71,6 +71,17 @@ def test_claims_of_several_runs(results: Print, tmp_path: Path) -> None:
     assert lines[2].split(" | ", 1)[1] == lines[3].split(" | ", 1)[1]
 
 
+def test_means_of_several_runs(results: Print, tmp_path: Path) -> None:
+    both = write_run(tmp_path / "both")
+    plain = write_run(tmp_path / "plain", WITHOUT_VARIANTS)
+    lines = results("--show", "means", "--metrics", "loss", both, plain).splitlines()
+    assert lines[0] == f"| Model | {both}, iris | {both}, wine | {plain} |"
+    assert lines[2] == "| **loss** |  |  |  |"
+    (bent,) = (line.split(" | ") for line in lines if line.startswith("| bent | "))
+    trials = RESULTS["load"](plain).values("bent", "loss").values()
+    assert float(bent[3].split(" ")[0]) == pytest.approx(sum(trials) / len(trials), rel=0.01)
+
+
 @pytest.mark.parametrize("form", ["figures", "draws"])
 def test_tables_of_the_gaussian_study(results: Print, tmp_path: Path, form: str) -> None:
     folders = []
@@ -138,7 +149,8 @@ def requests() -> Iterator[tuple[Path, list[str], dict[str, str]]]:
 
 
 def test_every_table_of_every_page_can_be_made() -> None:
-    studies = {page.stem for page in PAGES if page.parent.name == "studies"} - {"index"}
+    studies = {p.stem: p.stem for p in PAGES if p.parent.name == "studies" and p.stem != "index"}
+    studies["depth"] = "representation"  # of which it is a part
     for page, names, options in requests():
         there = all((RESULTS["RUNS"] / name).is_dir() for name in names)
         if "optional" in options and not there:
@@ -152,7 +164,7 @@ def test_every_table_of_every_page_can_be_made() -> None:
         sign = "```sh" if options.get("show") == "command" else "| "
         assert any(line.startswith(sign) for line in lines), f"{page.name}: no table of {names}"
         if page.stem in studies:
-            assert {RESULTS["load"](name).config.study for name in names} == {page.stem}
+            assert {RESULTS["load"](name).config.study for name in names} == {studies[page.stem]}
 
 
 def test_every_committed_run_is_used() -> None:

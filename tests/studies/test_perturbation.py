@@ -271,12 +271,13 @@ def test_defaults_take_mnist_if_it_is_here(tmp_path, monkeypatch):
         ({"networks": "{source}", "epochs": 3}, "--from with --epochs: its networks are trained"),
         ({"networks": "{source}", "models": ("abs2",)}, "has no abs2; it has relu"),
         ({"networks": "{raw}", "pixels": "normalised"}, "has no networks for normalised pixels"),
+        ({"networks": "{deep}"}, "its networks have 2 hidden layers; give a run of networks with"),
         ({"networks": "{unfinished}"}, "is not finished; finish it with"),
     ],
 )
 def test_options_that_are_refused(tmp_path, finished, source, options, message):
     places = {"run": finished("perturbation").path, "source": source}
-    for name in ("unfinished", "raw"):
+    for name in ("unfinished", "raw", "deep"):
         if options.get("networks") == f"{{{name}}}":
             places[name] = shutil.copytree(source, tmp_path / name)
     if "unfinished" in places:
@@ -284,6 +285,9 @@ def test_options_that_are_refused(tmp_path, finished, source, options, message):
     if "raw" in places:
         record = places["raw"] / "config.json"
         record.write_text(record.read_text().replace('"normalised",', ""))
+    if "deep" in places:
+        record = places["deep"] / "config.json"
+        record.write_text(record.read_text().replace('"depth": 1', '"depth": 2'))
     options = {k: v.format(**places) if k == "networks" else v for k, v in options.items()}
     with pytest.raises((InputError, RunFolderError), match=message):
         PerturbationConfig.with_defaults(**options)

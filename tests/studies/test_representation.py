@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from mahalens.studies.representation import (
     FAMILIES,
     LONG_EPOCHS,
     MODELS,
+    MOST_LAYERS,
     OFFSET_L2,
     PRIMARY,
     STUDY,
@@ -84,6 +86,16 @@ def test_every_model_is_that_of_the_tables(model):
         assert (out < 0).any()
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_deeper_model_repeats_the_hidden_layer(model):
+    shallow, deep = (
+        [str(part) for part in Chain.parse(text_of(model, 3, 4, depth), inputs=4).build()]
+        for depth in (1, 3)
+    )
+    layer = shallow[: 1 if model.startswith("linear") else 2]
+    assert deep == layer + layer + shallow
+
+
 BIASED = FAMILIES["biased"]
 
 
@@ -130,6 +142,21 @@ def test_deviations_and_groups():
     }
 
 
+def test_depth_is_a_deviation_without_published_values():
+    assert make(published=True).depth == make().depth == 1
+    deep = make(published=True, depth=3)
+    assert deep.deviations() == ["hidden layers: 3 instead of 1"]
+    wanted = ("test_accuracy", "relu2", "raw")
+    assert STUDY.published(make(published=True), *wanted).mean == 47.20
+    assert STUDY.published(deep, *wanted) is None
+
+
+def test_runs_from_before_depth_have_one_hidden_layer():
+    options = msgspec.to_builtins(small())
+    del options["depth"]
+    assert msgspec.convert(options, RepresentationConfig) == small()
+
+
 def test_published_values_are_those_of_the_right_table():
     def mean(model, epochs=5000, data="mnist"):
         value = published_value("test_accuracy", model, data, epochs)
@@ -160,26 +187,30 @@ def small(**options):
     return config_of("representation", **wanted)
 
 
-def chain_of(model, data):
-    return Chain.parse(text_of(model, data.classes, HIDDEN), inputs=data.inputs)
+def chain_of(model, data, depth=1):
+    return Chain.parse(text_of(model, data.classes, HIDDEN, depth), inputs=data.inputs)
 
 
-def starts(model, data, trials=2):
-    return of.start_of(chain_of(model, data), 0, range(trials))
+def starts(model, data, trials=2, depth=1):
+    return of.start_of(chain_of(model, data, depth), 0, range(trials))
 
 
 @pytest.mark.parametrize(
-    "model", ["relu", "abs2-neg-bias", "relu-l2", "abs-l2-neg-code", "relu2-point"]
+    ("model", "depth"),
+    [
+        *(("relu", 1), ("abs2-neg-bias", 1), ("relu-l2", 1), ("abs-l2-neg-code", 1)),
+        *(("relu2-point", 1), ("relu2", 2), ("abs2-neg", 3), ("linear-l2-neg", 3)),
+    ],
 )
 @pytest.mark.parametrize("pixels", ["normalised", "raw"])
-def test_trials_are_trained_as_plain_networks_one_by_one(model, pixels):
-    config = small(models=(model,))
+def test_trials_are_trained_as_plain_networks_one_by_one(model, depth, pixels):
+    config = small(models=(model,), depth=depth)
     measures = measure(config, Job(pixels, model, 1, 2), Context())[model]
     data = of.training_data("digits", 90, 0)
     x, test_x = of.pixel_inputs(data, pixels)
     for place, trial in enumerate((1, 2)):
         torch.manual_seed(of.seed_of_trial(0, trial))
-        network = chain_of(model, data).build()
+        network = chain_of(model, data, depth).build()
         descent = torch.optim.SGD(network.parameters(), lr=1e-3)
         for _ in range(15):
             descent.zero_grad()
@@ -217,29 +248,39 @@ def test_the_first_layer_can_start_and_step_by_other_lengths():
     assert abs(measures.values("test_accuracy")[0] - 100 * float(right)) <= 1.0
 
 
+@pytest.mark.skipif(bool(why_not()), reason="no compiled engine here")
+def test_the_compiled_engine_trains_as_many_layers_as_are_allowed():
+    config, job = small(depth=MOST_LAYERS, epochs=2), Job("normalised", "abs2-neg", 0, 2)
+    runs = [measure(config, job, Context(engine=name)) for name in ("compiled", "torch")]
+    compiled, plain = (run["abs2-neg"].values("train_loss") for run in runs)
+    assert np.isfinite(plain).all()
+    np.testing.assert_allclose(compiled, plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
 @torch.no_grad()
-def test_prototypes_are_read_by_hand():
-    data = blobs()
-    start = starts("relu-l2-neg", data)
+def test_prototypes_are_read_by_hand(depth):
+    data, mu = blobs(), f"{2 * depth}.mu"
+    start = starts("relu-l2-neg", data, depth=depth)
     training = of.Reading(start, data.x, data.y, 3)
     means = (training.sums / training.class_sizes[:, None]).float()
-    tensors = {**start.tensors(), "2.mu": means.clone()}
-    tensors["2.mu"][1] = means[1].roll(1, 0)  # the prototypes of another class
+    tensors = {**start.tensors(), mu: means.clone()}
+    tensors[mu][1] = means[1].roll(1, 0)  # the prototypes of another class
     stack_ = TrialStack.from_tensors(start.model, tensors)
     read = prototype_metrics(start, stack_, training, data.test_x, data)
     assert read["prototypes_own"].tolist() == [100.0, 0.0]
-    way = (tensors["2.mu"] - start.tensors()["2.mu"]).norm(dim=-1) / means.norm(dim=-1)
+    way = (tensors[mu] - start.tensors()[mu]).norm(dim=-1) / means.norm(dim=-1)
     torch.testing.assert_close(read["prototype_shift"], way.mean(1).double())
     network = stack_[0]
     whole = (network(data.test_x).argmax(1) == data.test_y).double().mean()
-    network[2].mu.zero_()
+    network[2 * depth].mu.zero_()
     bare = (network(data.test_x).argmax(1) == data.test_y).double().mean()
     assert float(read["lost_without_mu"][0]) == pytest.approx(100 * float(whole - bare))
     assert read["lost_without_alpha"].tolist() == [0.0, 0.0]  # it is 1 already
 
 
 def test_trial_i_of_every_model_starts_from_the_same_first_layer():
-    tensors = [starts(model, blobs(), 3).tensors() for model in MODELS]
+    tensors = [starts(model, blobs(), 3, depth).tensors() for model in MODELS for depth in (1, 3)]
     for start_ in tensors[1:]:
         assert torch.equal(start_["0.weight"], tensors[0]["0.weight"])
         assert torch.equal(start_["0.bias"], tensors[0]["0.bias"])
@@ -272,25 +313,28 @@ def test_pixels_are_normalised_over_the_data_set():
 # --- Reading ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("model", ["relu2", "abs2-neg", "relu-l2-neg", "linear-l2", "abs-point"])
 @torch.no_grad()
-def test_readings_equal_plain_loops(model):
+def test_readings_equal_plain_loops(model, depth):
     data = blobs()
-    trials = starts(model, data)
+    trials = starts(model, data, depth=depth)
     reading = of.Reading(trials, data.x, data.y, 3)
     positions = reading.positions(trials)
     for trial in range(2):
         network = trials[trial]
-        place = [i for i, part in enumerate(network) if list(part.parameters())][-1]
+        *ends, place = [i for i, part in enumerate(network) if list(part.parameters())][1:]
         hidden, output = network[:place](data.x), network(data.x)
+        every = torch.cat([*(network[:end](data.x) for end in ends), hidden], 1)
+        assert every.shape[1] == reading.active_hidden.shape[1] == depth * HIDDEN
         score = network[: place + 1](data.x)
         right = 100 * float((output.argmax(1) == data.y).double().mean())
         assert float(reading.accuracy[trial]) == pytest.approx(right)
         for unit in range(3):
             active = int((output[:, unit].abs() > 1e-6).sum())
             assert int(reading.active_outputs[trial, unit]) == active
-        for unit in range(HIDDEN):
-            active = int((hidden[:, unit].abs() > 1e-6).sum())
+        for unit, values in enumerate(every.T):
+            active = int((values.abs() > 1e-6).sum())
             assert int(reading.active_hidden[trial, unit]) == active
         assert int(reading.silent[trial]) == int((output.abs() <= 1e-6).all(1).sum())
         top = network[place].double()
@@ -319,6 +363,31 @@ def test_dead_and_rare_units_are_counted_at_each_threshold():
         for place in ("outputs", "hidden")
         for kind, share in wanted.items()
     }
+
+
+def test_dead_hidden_units_are_those_of_all_hidden_layers_and_centres_of_the_last():
+    """By hand: -x dies, a bias brings it back; output 0 is 0 at the centre of class 0."""
+    network = nn.Sequential(
+        *(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2, bias=False))
+    )
+    weights = {
+        "0.weight": [[1.0], [-1.0]],  # x, and nothing for x > 0
+        "0.bias": [0.0, 0.0],
+        "2.weight": [[2.0, 0.0], [0.0, 1.0]],  # 2 x, and 4
+        "2.bias": [0.0, 4.0],
+        "4.weight": [[1.0, -1.0], [1.0, 0.0]],  # 2 x - 4, and 2 x
+    }
+    network.load_state_dict({name: torch.tensor(values) for name, values in weights.items()})
+    trials = stack([network])
+    x, y = torch.tensor([[1.0], [3.0], [4.0], [6.0]]), torch.tensor([0, 0, 1, 1])
+    reading = of.Reading(trials, x, y, 2)
+    assert reading.active_hidden.tolist() == [[4, 0, 4, 4]]
+    assert float(reading.activity()["dead_hidden"]) == 25.0
+    spread = float((2 * x).std(correction=0))
+    wanted = torch.tensor([[[0.0, 6.0], [4.0, 10.0]]]).double() / spread
+    torch.testing.assert_close(reading.positions(trials), wanted)
+    latent = of.latent_distributions(trials, x, y, 2, (0, 1))
+    assert latent["moments"][:, :, 0].tolist() == [[4.0, 10.0], [4.0, 4.0]]
 
 
 def test_dead_outputs_before_training_are_those_of_the_starting_weights():

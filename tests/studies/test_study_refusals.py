@@ -20,6 +20,8 @@ OPTIONS = {
         ({"pixels": ()}, "--pixels is empty: give some of normalised, raw"),
         ({"bias": "maybe"}, "--bias maybe: give no, yes or both"),
         ({"models": ("relu3",)}, "--models relu3: unknown model; give all, primary"),
+        ({"depth": 0}, "--depth 0: give a whole number of at least 1"),
+        ({"depth": 101}, "--depth 101: give a whole number of at most 100"),
         ({"nodes": (128,)}, "--nodes 128: give whole numbers of at most 127"),
         ({"published": True, "epochs": 7}, "--published with --epochs 7"),
         ({"published": True, "data": "fashion-mnist"}, "--published with --data fashion-mnist"),
