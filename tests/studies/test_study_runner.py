@@ -18,17 +18,17 @@ from torch import Tensor
 from mahalens.data import stream
 from mahalens.errors import InputError
 from mahalens.files import write_file
-from mahalens.studies.budget import (
+from mahalens.studies.claims import Claim, Lower
+from mahalens.studies.folder import RunFolder
+from mahalens.studies.run import (
     OVERHEAD,
     Cost,
     estimate,
+    execute,
     measure_costs,
-    read_time,
+    start,
     within_budget,
 )
-from mahalens.studies.claims import Claim, Lower
-from mahalens.studies.folder import RunFolder
-from mahalens.studies.run import execute, start
 from mahalens.studies.study import (
     Config,
     Measures,
@@ -226,27 +226,13 @@ def test_what_only_shows_when_it_is_computed_says_where(tmp_path):
 # --- Budgets ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("20m", 1200), ("2H", 7200), ("1h30m", 5400), ("0.5m", 30)],
-)
-def test_times(text, seconds):
-    assert read_time(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "5 minutes", "-5m", "1e9", "5d", "inf", "nan", "0m"])
-def test_no_times(text):
-    with pytest.raises(InputError, match="give a time such as"):
-        read_time(text)
-
-
 def costs_of(samples):
     return [Cost(0.01, 0.002, samples), Cost(0.0, 0.004, samples)]
 
 
 def left_of(samples, speed=1.0, **options):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mahalens.studies.budget.measure_costs", lambda *_: costs_of(samples))
+        patch.setattr("mahalens.studies.run.measure_costs", lambda *_: costs_of(samples))
         return within_budget(STUDY, ToyConfig.with_defaults(**options), {}, speed)
 
 
