@@ -3,7 +3,8 @@
 :func:`start` checks everything and makes the folder; :func:`execute` computes the jobs that have no
 result yet, wherever ``executor`` says, and writes the records. A job is computed by
 :func:`compute`, in this process, in others on this machine, or on workers of Dask
-(:mod:`.cluster`): the numbers are the same.
+(:mod:`.cluster`): the numbers are the same. :func:`within_budget` cuts a run to the time there is,
+and :func:`pool` puts finished runs together.
 """
 
 from __future__ import annotations
@@ -78,15 +79,6 @@ EXECUTORS = {
     "processes": "processes on this machine",
     "dask": "workers of Dask, started here or found at --scheduler",
 }
-FEWEST_TRIALS = 5
-"""With fewer, no claim is decided."""
-FEWEST_SAMPLES = 1_000
-SHARE_OF_SAMPLES = 4
-"""A budget cuts a training set to a quarter at most before it cuts epochs."""
-OVERHEAD = 20.0
-"""Seconds for starting, records, figures and the report."""
-CAUTION = 1.15
-TIMED_SECONDS = 0.3
 _LOOK = 0.5  # seconds between looks at whether to stop
 
 
@@ -225,6 +217,16 @@ def _conclude(study: Study[C], config: C, folder: RunFolder, results: Results) -
 
 
 # --- Budgets ----------------------------------------------------------------------------------
+
+FEWEST_TRIALS = 5
+"""With fewer, no claim is decided."""
+FEWEST_SAMPLES = 1_000
+SHARE_OF_SAMPLES = 4
+"""A budget cuts a training set to a quarter at most before it cuts epochs."""
+OVERHEAD = 20.0
+"""Seconds for starting, records, figures and the report."""
+CAUTION = 1.15
+TIMED_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
