@@ -154,6 +154,11 @@ def test_numbers_that_are_refused(study, options, message):
         config_of(study, **options)
 
 
+def test_an_option_that_a_study_lacks(study):
+    with pytest.raises(TypeError, match="has no option 'colour'"):
+        config_of(study, colour="red")
+
+
 def test_models_that_are_refused(study):
     option = "methods" if study == "ellipsoids" else "models"
     known = config_of(study)

@@ -75,6 +75,7 @@ def test_units_do_not_matter():
         ("one-class.npz", None, "--data one-class.npz: has one class"),
         ("digits", 5, "--train-size 5: digits has 10 classes; give at least one sample for each"),
         ("mnist", None, "mahalens data fetch mnist"),
+        ("iris iris", None, "--data: 'iris' is given twice; give it once"),
     ],
 )
 def test_sets_that_are_refused(tmp_path, monkeypatch, data, size, message):
@@ -82,7 +83,7 @@ def test_sets_that_are_refused(tmp_path, monkeypatch, data, size, message):
     monkeypatch.chdir(tmp_path)
     np.savez("one-class.npz", x=np.random.default_rng(0).random((9, 2)), y=np.zeros(9, int))
     with pytest.raises(InputError, match=message) as error:
-        check_sets((data,), size)
+        check_sets(data.split(), size)
     assert "\n" not in str(error.value)
 
 

@@ -244,6 +244,7 @@ def test_trials_go_first_then_samples_then_epochs():
         for share in (2.0, 0.5, 0.1, 0.01)
     }
     assert cut[2.0].shortened == ()
+    assert runner.within_budget(STUDY, CONFIG, {}) is CONFIG  # which has no budget
     assert 5 < cut[0.5].trials <= 10
     assert (cut[0.5].train_size, cut[0.5].epochs) == (None, 5000)
     assert cut[0.1].trials == 5
