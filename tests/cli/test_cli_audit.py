@@ -296,6 +296,7 @@ class TestRefused:
             ("mlp.pt2 --split valid", "'valid' is not one of"),
             ("mlp.pt2 --image-size 3", "--image-size is [3]"),
             ("mlp.pt2 --seed -1 --limit 5", "seed of -1"),
+            ("mlp.pt2 --data plain.npz --perturb", "needs labels"),
             ("mlp.pt2 --layers=", "--layers is empty: give some"),
             ("mlp.pt2 --layers ,,,", "--layers is empty: give some"),
             ("mlp.pt2 --nodes ,", "--nodes is empty"),
