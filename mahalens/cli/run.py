@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 import sys
 import threading
@@ -70,6 +72,7 @@ _EXECUTION = (
     ),
     click.Option(["--scheduler"], metavar="ADDRESS", help="With --executor dask: its scheduler."),
 )
+_TIMES = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _FEW = 6  # choices that help can write in place of a value
 _QUIET = click.Option(["--quiet"], is_flag=True, help="No progress, no tables.")
 
@@ -242,8 +245,6 @@ def _run(
     """Start a run with the options of the command line, and finish it."""
     quiet = quiet or bool(click.get_current_context().obj)
     if options.get("budget") is not None:
-        from mahalens.studies.budget import read_time
-
         options["budget"] = read_time(options["budget"])
     where: dict[str, Any] = {"executor": executor, "workers": workers, "scheduler": scheduler}
     config = study.config.with_defaults(published=published, executor=executor, **options)
@@ -254,6 +255,25 @@ def _run(
         opened = start(study, config, out, force=force, command=command, **where)
     with opened as folder:
         finish(study, folder, quiet=quiet, **where)
+
+
+def read_time(text: str) -> float:
+    """Return seconds from text such as ``90``, ``20m``, ``1.5h`` or ``1h30m``.
+
+    >>> read_time("20m"), read_time("1h30m"), read_time("45")
+    (1200.0, 5400.0, 45.0)
+    """
+    wanted = f"--budget {text}: give a time such as 90s, 20m, 1.5h or 1h30m"
+    plain = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", plain):
+        plain += "s"
+    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", plain):
+        raise InputError(wanted)
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", plain)
+    seconds = sum(float(amount) * _TIMES[unit] for amount, unit in parts)
+    if not 0 < seconds < math.inf:
+        raise InputError(wanted)
+    return seconds
 
 
 @click.group(cls=Studies, invoke_without_command=True)

@@ -28,7 +28,6 @@ from mahalens.studies.registry import STUDIES
         ("pool --out run", "Missing argument 'DIR...'"),
         ("pool gone --out run", "gone: there is no such folder; start one with"),
         ("list hybrid weather", "'weather' cannot be listed; give a study (gaussian, "),
-        ("list weather", "'weather' cannot be listed; give a study (gaussian, "),
     ],
 )
 def test_commands(fails, words, message):
@@ -37,18 +36,15 @@ def test_commands(fails, words, message):
 
 # --- --gaussian FILE --------------------------------------------------------------------------
 
-EYE, HUGE = [[1, 0], [0, 1]], [[1e200, 0], [0, 1e200]]
+EYE = [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize(
     ("name", "mean", "covariance", "words", "message"),
     [  # tests/data has the other faults of files
         ("g.json", [0, 0], [[1, 2], [2, 1]], "", "g.json: covariance [2, 2] is not positive def"),
-        ("g.json", [0, 0], [[1, 2], [2, 1]], "--dim 2", "is not positive definite"),
         ("g.npz", [0, 0, 0], EYE, "", "g.npz: mean has length 3"),
-        ("g.npz", [0, 0], EYE, "--dim 3", "g.npz: has 2 dimensions, but --dim is 3; leave --dim"),
         ("g.txt", [0, 0], EYE, "", "g.txt: the name ends in '.txt'"),
-        ("g.json", [0, 0], HUGE, "", "--dtype float32: cannot hold the samples"),
         ("d.json", None, None, "", "d.json: this is a folder"),
         ("", None, None, "--gaussian x.json", "x.json: there is no such file"),
     ],
@@ -79,24 +75,19 @@ def test_a_folder_that_holds_a_run(fails, recorded, picture):
     assert picture(recorded) == before
 
 
-@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "--force"])
-def test_a_folder_of_other_files(fails, tmp_path, force):
+def test_a_folder_of_other_files(fails, tmp_path):
     (tmp_path / "my  photos").mkdir()
     (tmp_path / "my  photos" / "cat.jpg").write_text("cat")
-    line = fails("run", "gaussian", "--out", "my  photos", *force)
+    line = fails("run", "gaussian", "--out", "my  photos", "--force")
     assert line.startswith("my  photos: already holds other files (cat.jpg)")
-    (tmp_path / "file").write_text("x")
-    assert "file: is a file" in fails("run", "gaussian", "--out", "file", *force)
-    assert "lies below a file" in fails("run", "gaussian", "--out", "file/run", *force)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"study": "\xff"}', b'{"model_type": "bert"}'])
 @pytest.mark.parametrize(
     "words", ["run --resume run", "run gaussian --out run", "run gaussian --out run --force"]
 )
-def test_a_damaged_config(fails, tmp_path, words, content):
+def test_a_damaged_config(fails, tmp_path, words):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_bytes(content)
+    (tmp_path / "run" / "config.json").write_text('{"model_type": "bert"}')
     assert fails(*words.split()).startswith("run/config.json: is damaged (")
 
 
@@ -108,17 +99,9 @@ def test_a_run_of_a_study_of_another_version(fails, recorded, tmp_path):
     assert "study 'weather' is unknown" in fails("run", "--resume", "run")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--executor moon", "--executor moon: unknown; give processes or dask"),
-        ("--workers 0", "--workers 0: give a whole number from 1 to 1000"),
-        ("--scheduler tcp://x:1", "--scheduler without --executor dask"),
-        ("--executor dask --workers 2", "--workers with --executor dask"),
-    ],
-)
-def test_ways_to_go_on_that_do_not_exist(fails, recorded, words, message):
-    assert message in fails("run", "--resume", recorded, *words.split())
+def test_a_finished_run_takes_no_unknown_executor(fails, recorded):
+    message = "--executor moon: unknown; give processes or dask"
+    assert message in fails("run", "--resume", recorded, "--executor", "moon")
 
 
 @pytest.mark.slow

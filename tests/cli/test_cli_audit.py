@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import mahalens.auditing.api
-import mahalens.report.audit.page
+import mahalens.report.audit.folder
 from mahalens.auditing.load import quiet
 from mahalens.auditing.record import load_audit
 from mahalens.data import load_set
@@ -27,9 +27,6 @@ def conv():
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
     )
-
-def huge():
-    return nn.Linear(1 << 30, 1 << 30)
 
 class eager(nn.Linear):
     def __init__(self):
@@ -84,8 +81,6 @@ def place(tmp_path_factory):
     os.mkfifo(folder / "pipe")
     np.savez(folder / "plain.npz", x=x[:60])
     np.savez(folder / "two.npz", x=x[:60], y=np.arange(60) % 2)
-    np.savez(folder / "nan.npz", x=np.full((3, 64), np.nan), y=[0, 1, 2])
-    np.savez(folder / "short.npz", x=x[:9], y=[0, 1, 2])
     return folder
 
 
@@ -106,7 +101,7 @@ def no_page(monkeypatch):
         (folder / "report.html").write_text("a page")
         return folder / "report.html"
 
-    monkeypatch.setattr(mahalens.report.audit.page, "write_audit_report", write)
+    monkeypatch.setattr(mahalens.report.audit.folder, "write_audit_report", write)
 
 
 class TestWhole:
@@ -232,14 +227,10 @@ class TestOptions:
 class TestFolders:
     WORDS = ("audit", "mlp.pt2", "--trust", "--data", "plain.npz", "--quiet", "--out")
 
-    def test_an_audit_is_kept(self, cli, here, tmp_path, picture):
+    def test_an_audit_is_kept(self, cli, fails, here, tmp_path):
         out = tmp_path / "deep" / "out"
         assert cli(*self.WORDS, out).code == 0
-        before = picture(out)
-        outcome = cli(*self.WORDS, out)
-        assert outcome.code == 2
-        assert f"{out}: already holds an audit; replace it with --force" in outcome.err
-        assert picture(out) == before
+        assert f"{out}: already holds an audit; replace it with" in fails(*self.WORDS, out)
 
     def test_force_replaces_an_audit_and_nothing_else(self, cli, here, tmp_path, picture):
         out = tmp_path / "out"
@@ -259,18 +250,14 @@ class TestFolders:
         assert not any(name.startswith(".") for name in picture(out))
 
     @pytest.mark.parametrize("force", [(), ("--force",)])
-    def test_other_files_are_left_alone(self, cli, here, tmp_path, picture, force):
+    def test_other_files_are_left_alone(self, fails, here, tmp_path, force):
         (tmp_path / "mine.txt").write_text("mine")
-        before = picture(tmp_path)
         for out, text in (
             (tmp_path, "already holds other files (mine.txt)"),
             (tmp_path / "mine.txt", "is a file; give --out a folder"),
             (tmp_path / "mine.txt" / "below", "lies below a file"),
         ):
-            outcome = cli(*self.WORDS, out, *force)
-            assert (outcome.code, outcome.out) == (2, "")
-            assert text in outcome.err
-        assert picture(tmp_path) == before
+            assert text in fails(*self.WORDS, out, *force)
 
     def test_a_locked_folder(self, cli, here, tmp_path):
         with FileLock(tmp_path / ".lock"):
@@ -294,25 +281,19 @@ class TestRefused:
         ("words", "text"),
         [
             ("no.pt2", "no.pt2: there is no such file; wanted package.module:"),
-            ("conv.safetensors", "holds weights and no network"),
             ("my_cli_nets:dense", "there is no 'dense' in"),
             ("my_cli_nets.py", "is Python code; give my_cli_nets:NAME"),
             ("mlp.pt2 --data no.npz", "no.npz: there is no such set, file or folder"),
-            ("mlp.pt2 --data nan.npz", "x has NaN in 3 of 3 samples"),
-            ("mlp.pt2 --data short.npz", "x has 9 samples"),
             ("wide.pt2", "wide.pt2: the model fails on the data ([64] or [1"),
             ("mlp.pt2 --shape 8,8", "the program takes [any, 64]"),
             ("mlp.pt2 --shape 9", "cannot take the shape [9]"),
             ("mlp.pt2 --shape a", "not a list of whole numbers"),
-            ("mlp.pt2 --weights w.pt", "has weights of its own"),
             ("fifty.pt2 --limit 9", "batches of exactly 50 and there"),
             ("mlp.pt2 --limit 0", "limit is 0"),
             ("mlp.pt2 --batch-size 0", "--batch-size is 0"),
             ("mlp.pt2 --rare 5", "not a list of shares between 0 and 1"),
             ("mlp.pt2 --rare x", "not a list of shares between 0 and 1"),
             ("mlp.pt2 --split valid", "'valid' is not one of"),
-            ("mlp.pt2 --layers 9", "the model uses no layer '9'"),
-            ("mlp.pt2 --nodes 0,99", "the unit 99, but no layer has one"),
             ("mlp.pt2 --image-size 3", "--image-size is [3]"),
             ("mlp.pt2 --seed -1 --limit 5", "seed of -1"),
             ("mlp.pt2 --data plain.npz --perturb", "needs labels"),
@@ -322,50 +303,33 @@ class TestRefused:
             ("mlp.pt2 --shape=", "--shape is empty"),
             ("mlp.pt2 --rare=", "not a list of shares"),
             ("mlp.pt2 --no-perturb", "No such option"),
-            ("my_cli_nets:huge", "my_cli_nets:huge: failed, RuntimeError"),
             ("my_cli_nets:eager", "you tried to allocate"),
             ("my_cli_nets:hollow", "(convolution) has no units"),
             ("my_cli_nets:conv --weights complex.safetensors", "4.bias holds complex numbers and"),
-            ("my_cli_nets:conv --weights conv.pt", "not only weights"),
             ("my_cli_nets:conv --weights pipe", "pipe: is no file"),
-            ("pipe", "pipe: is no file"),
         ],
     )
-    def test_one_line(self, cli, here, tmp_path, words, text):
-        self.refused(cli, tmp_path, f"{words} --trust", text)
+    def test_one_line(self, fails, here, words, text):
+        self.refused(fails, f"{words} --trust", text)
 
     @pytest.mark.parametrize(
         ("name", "kind"), [("mlp.pt2", "torch.export program"), ("conv.pt", "TorchScript file")]
     )
-    def test_programs_without_trust(self, cli, here, tmp_path, name, kind):
-        self.refused(cli, tmp_path, name, f"{name}: is a {kind}, a program that can run any code")
+    def test_programs_without_trust(self, fails, here, name, kind):
+        self.refused(fails, name, f"{name}: is a {kind}, a program that can run any code")
 
     @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory\nC++")])
-    def test_the_end_of_the_memory(self, cli, here, tmp_path, monkeypatch, error):
+    def test_the_end_of_the_memory(self, fails, here, monkeypatch, error):
         def fail(*args, **options):
             raise error
 
         monkeypatch.setattr(mahalens.auditing.api, "audit", fail)
-        self.refused(cli, tmp_path, "mlp.pt2 --trust", "mlp.pt2: there is not enough memory (")
+        self.refused(fails, "mlp.pt2 --trust", "mlp.pt2: there is not enough memory (")
 
-    def refused(self, cli, tmp_path, words, text):
+    def refused(self, fails, words, text):
         data = [] if "--data" in words else ["--data", "digits"]
-        outcome = cli("audit", *data, "--out", tmp_path / "out", "--quiet", *words.split())
-        assert (outcome.code, outcome.out) == (2, "")
-        assert outcome.err.count("\n") == 1
-        assert outcome.err.startswith("mahalens: ")
-        assert text in outcome.err
-        assert not (tmp_path / "out").exists()
-
-    def test_options_are_judged_before_torch_is_loaded(self, process, tmp_path):
-        script = (
-            "import sys\nfrom mahalens.cli import main\n"
-            "try:\n    main()\nexcept SystemExit as end:\n"
-            "    print(end.code, 'torch' in sys.modules)"
-        )
-        (tmp_path / "mine.txt").write_text("mine")
-        words = ["audit", "m.pt2", "--data", "digits", "--out", tmp_path]
-        assert process(*words, script=script).out == "2 False\n"
+        assert text in fails("audit", *data, "--out", "out", "--quiet", *words.split())
+        assert not Path("out").exists()
 
 
 @pytest.mark.usefixtures("no_page")
@@ -378,7 +342,7 @@ class TestDiff:
         assert cli("diff", a / "audit.safetensors", a).out == "nothing changed\n"
         assert "gone: 2" in cli("diff", a, b).out
 
-    def test_bad_input(self, cli, tmp_path):
+    def test_bad_input(self, fails, tmp_path):
         (tmp_path / "x.txt").write_text("x")
         for path, text in (
             (tmp_path / "no", "there is no such folder; give the folder of an audit"),
@@ -386,9 +350,7 @@ class TestDiff:
             (tmp_path, "holds no audit; make one with 'mahalens audit MODEL"),
             (tmp_path / "no.safetensors", "no.safetensors"),
         ):
-            outcome = cli("diff", path, path)
-            assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-            assert text in outcome.err
+            assert text in fails("diff", path, path)
 
 
 def test_help_names_every_option(cli):

@@ -92,12 +92,6 @@ def test_list_of_a_topic(cli):
     assert not any(word in both for word in ("--trials", "half-beats-relu", "gaussian"))
 
 
-def test_list_refuses_other_words(cli):
-    outcome = cli("list", "nonsense")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("mahalens: 'nonsense' cannot be listed; give a study (gaussian, ")
-
-
 @pytest.mark.parametrize(
     ("line", "answers"),
     [
@@ -199,17 +193,6 @@ def test_same_seed_same_numbers(cli, finished, tmp_path):
         content = (first / name).read_bytes()
         assert (tmp_path / "same" / name).read_bytes() == content
         assert (tmp_path / "other" / name).read_bytes() != content
-
-
-@pytest.mark.usefixtures("no_report")
-def test_force_replaces_a_run_and_spares_other_files(cli, copy):
-    (copy / "notes.txt").write_text("mine")
-    words = ["run", "hybrid", *SHORT, "--models", "abs-100", "--quiet", "--out", copy, "--force"]
-    assert cli(*words).code == 0
-    assert (copy / "notes.txt").read_text() == "mine"
-    assert [p.name for p in (copy / "weights").iterdir()] == ["iris-abs-100.safetensors"]
-    assert not (copy / "report.html").exists()
-    assert not (copy / "figures").exists()
 
 
 # A Gaussian of the user

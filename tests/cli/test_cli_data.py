@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import hashlib
 import http.server
-import json
 import struct
 import threading
 
@@ -12,19 +11,6 @@ import pytest
 
 from mahalens.data import named
 from mahalens.data.named import FILES, PUBLISHED, Source
-
-HEAVY = ("torch", "numpy", "scipy", "matplotlib", "safetensors", "sklearn", "pooch", "requests")
-SCRIPT = """
-import json, sys
-from mahalens.cli import main
-for words in json.loads(sys.argv.pop()):
-    sys.argv[1:] = words
-    try:
-        main()
-    except SystemExit as end:
-        print("code", end.code)
-print(json.dumps(sorted({m.split(".")[0] for m in sys.modules} & set(%r))), file=sys.stderr)
-"""
 
 
 def contents():
@@ -132,15 +118,6 @@ class TestFetch:
         assert outcome.code == 2
         assert text in outcome.err.splitlines()[-1]
 
-    def test_a_wrong_file(self, cli, machine, picture):
-        (machine / "mine" / f"{named.TEST_LABELS}.gz").write_bytes(b"no")
-        before = picture(machine / "mine")
-        outcome = cli("data", "fetch", "mnist", "--from", machine / "mine")
-        assert outcome.code == 2
-        assert f"{named.TEST_LABELS} is not the published file" in outcome.err
-        assert picture(machine / "mine") == before
-        assert picture(machine / "data") == {".mnist.lock": b""}
-
     def test_plain_lines_of_progress(self, cli, machine, monkeypatch):
         """Where there is no terminal; with and without a length that the server announces."""
         padded = {usual: content + bytes(10**6) for usual, content in contents().items()}
@@ -198,21 +175,3 @@ class TestList:
 
     def test_the_other_list_knows_the_sets(self, cli):
         assert "cifar10" in cli("list", "data").out
-
-
-@pytest.mark.parametrize(
-    ("commands", "codes", "light"),
-    [
-        ([["list"], ["fetch", "digits"], ["fetch", "no"], ["fetch", "-h"]], [0, 0, 2, 0], ()),
-        ([["fetch", "mnist", "--from", "nowhere"]], [2], ("pooch", "requests")),
-    ],
-)
-def test_nothing_heavy_is_loaded(process, tmp_path, monkeypatch, commands, codes, light):
-    monkeypatch.setenv("MAHALENS_DATA", str(tmp_path))
-    words = json.dumps([["data", *words] for words in commands])
-    outcome = process(words, script=SCRIPT % (tuple(set(HEAVY) - set(light)),))
-    assert outcome.code == 0
-    assert [line for line in outcome.out.splitlines() if line.startswith("code")] == [
-        f"code {code}" for code in codes if code
-    ]
-    assert json.loads(outcome.err.splitlines()[-1]) == []

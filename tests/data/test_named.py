@@ -148,7 +148,7 @@ class TestCatalogue:
 
     def test_needs_no_torch(self):
         code = (
-            "import sys, mahalens.data.named, mahalens.data.fetch, mahalens.cli.data\n"
+            "import sys, mahalens.data.named, mahalens.data.fetch, mahalens.cli\n"
             "assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules)"
         )
         subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,7 +13,7 @@ from audit_samples import (
 )
 from browser import running_browser
 
-from mahalens.report.audit.page import render_audit_page
+from mahalens.report.audit.folder import render_audit_page
 from mahalens.report.audit.tables import VERDICTS
 
 pytestmark = pytest.mark.slow

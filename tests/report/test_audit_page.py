@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from mahalens.auditing.verdict import Verdict
 from mahalens.errors import InputError
 from mahalens.report import write_audit_report
-from mahalens.report.audit import page as audit_page
+from mahalens.report.audit import folder as audit_page
 from mahalens.report.audit import payload, tables
-from mahalens.report.audit.page import render_audit_page
+from mahalens.report.audit.folder import render_audit_page
 from mahalens.report.audit.payload import SHOWN_CLASSES, interesting, nearness, shares, short
 
 
@@ -220,15 +220,9 @@ def test_short_numbers_are_close_and_short(values):
             assert found == value or math.isnan(found) == math.isnan(value)
         elif 1e-18 < abs(value) < 1e18:
             assert found == float(f"{value:.3e}") or found == pytest.approx(value, rel=5.1e-4)
+            assert len(re.sub(r"e.*|[-.]", "", repr(found)).strip("0")) <= 4
         elif abs(value) < 1e300:
             assert found == pytest.approx(value, rel=6e-4)
-
-
-def test_common_numbers_have_four_digits_at_most():
-    values = np.random.default_rng(0).normal(size=2000) * 10.0 ** np.arange(-10, 10).repeat(100)
-    for value, found in zip(values, short(values), strict=True):
-        assert found == float(f"{value:.3e}") or found == pytest.approx(value, rel=5.1e-4)
-        assert len(re.sub(r"e.*|[-.]", "", repr(found)).strip("0")) <= 4
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])

@@ -10,29 +10,8 @@ import msgspec
 import pytest
 from runs import MODELS, STUDY, WITHOUT_VARIANTS, edit, make_records, printed, words
 
+from mahalens.report import run_tables as show
 from mahalens.report.records import Outcome, Row, RunRecords, load_run
-from mahalens.report.run_tables import (
-    about,
-    all_endings,
-    answer,
-    claims_table,
-    comparison_tables,
-    data_line,
-    endings_of,
-    headline,
-    is_odd,
-    ledger_table,
-    metrics_tables,
-    moments_tables,
-    outcomes_table,
-    own_data,
-    pair_label,
-    reservations,
-    results_tables,
-    run_tables,
-    statements_of,
-    unmeasured,
-)
 from mahalens.report.tables import MISSING, Cell, Section, Table
 from mahalens.studies.plots import Ridges
 from mahalens.studies.study import Metric, Study
@@ -87,12 +66,12 @@ def sections_of(table: Table) -> list[str]:
     ],
 )
 def test_the_headline_gives_the_verdicts(verdicts: list[str], sentence: str) -> None:
-    assert headline(verdicts) == sentence
+    assert show.headline(verdicts) == sentence
 
 
 class TestAnswer:
     def test_the_best_model_of_each_variant_then_the_verdicts(self, run: RunRecords) -> None:
-        iris, wine, verdicts = answer(run)
+        iris, wine, verdicts = show.answer(run)
         row = run.variants()[0].row("round", "accuracy")
         assert row is not None
         start = f"On Iris, Round has the highest test accuracy: {row.mean:.2f} ± "
@@ -105,7 +84,7 @@ class TestAnswer:
 
     def test_a_full_run_is_not_called_scaled(self, run: RunRecords) -> None:
         full = with_summary(run, protocol="published")
-        assert answer(full)[-1].startswith("5 of 7 claims hold in this run")
+        assert show.answer(full)[-1].startswith("5 of 7 claims hold in this run")
 
     @pytest.mark.parametrize(
         ("means", "better", "who"),
@@ -122,7 +101,7 @@ class TestAnswer:
         names = [*MODELS, *(f"model-{place}" for place in range(9))]
         rows = [Row(model, "m", mean, 5) for model, mean in zip(names, means, strict=False)]
         records = with_summary(single, rows=rows, outcomes=[], comparisons=[], claims=[])
-        first, _ = answer(replace(records, study=study, all_trials={}))
+        first, _ = show.answer(replace(records, study=study, all_trials={}))
         assert first.replace("M m", "m").startswith(who)
 
     def test_what_was_computed_is_no_rival(self, single: RunRecords) -> None:
@@ -131,45 +110,49 @@ class TestAnswer:
             for o in single.summary.outcomes
         ]
         records = with_summary(single, outcomes=outcomes)
-        assert answer(records)[0].startswith("Bent, twice has the highest test accuracy")
-        cells = rows_of(results_tables(records)[0])
+        assert show.answer(records)[0].startswith("Bent, twice has the highest test accuracy")
+        cells = rows_of(show.results_tables(records)[0])
         assert [cells[name][0].bold for name in cells] == [False, True, False]
 
     def test_own_data_come_first(self, run: RunRecords) -> None:
-        assert own_data(run) == []
-        assert "of other data" not in printed(claims_table({"run": run}))
+        assert show.own_data(run) == []
+        assert "of other data" not in printed(show.claims_table({"run": run}))
         config = msgspec.structs.replace(run.config, options={"data": ["iris", "some/wine.npz"]})
         mine = replace(run, config=config)
-        assert [sentence[:8] for sentence in answer(mine)] == ["On Wine,", "On Iris,", "5 of 7 c"]
-        last = reservations(mine)[-1]
+        assert [sentence[:8] for sentence in show.answer(mine)] == [
+            "On Wine,",
+            "On Iris,",
+            "5 of 7 c",
+        ]
+        last = show.reservations(mine)[-1]
         assert last == "The sources claim this of other data than some/wine.npz."
-        assert last in " ".join(printed(claims_table({"run": mine})).split())
+        assert last in " ".join(printed(show.claims_table({"run": mine})).split())
 
     def test_many_variants_are_counted(self, many: RunRecords) -> None:
         count = len(many.variants())
-        assert answer(many)[0] == f"Best test accuracy on {count} data sets: Round on {count}."
+        assert show.answer(many)[0] == f"Best test accuracy on {count} data sets: Round on {count}."
 
     def test_advice_takes_the_place_of_the_best_model(self, run: RunRecords) -> None:
         study = replace(run.study, advice=lambda rows: [f"Take any of {len(rows)}."])
-        sentences = answer(replace(run, study=study))
+        sentences = show.answer(replace(run, study=study))
         assert sentences[:-1] == [f"Take any of {len(run.summary.rows)}."]
 
 
 def test_claims_that_a_small_run_leaves_open_say_so_first(run: RunRecords) -> None:
-    assert reservations(run) == []  # none fails
+    assert show.reservations(run) == []  # none fails
     verdicts = ["fails", "undecided", *["holds"] * 5]
     claims = [
         msgspec.structs.replace(claim, verdict=verdict, why="Because.")
         for claim, verdict in zip(run.summary.claims, verdicts, strict=True)
     ]
     small = with_summary(run, claims=claims)
-    assert reservations(small) == [
+    assert show.reservations(small) == [
         "This run is scaled down: a claim that fails or is undecided here may hold in the full "
         "protocol."
     ]
     reasons = [
         why
-        for line in ledger_table(small).lines
+        for line in show.ledger_table(small).lines
         if not isinstance(line, Section)
         for name, why in line[0].details
         if name != "claim"
@@ -177,34 +160,36 @@ def test_claims_that_a_small_run_leaves_open_say_so_first(run: RunRecords) -> No
     assert reasons.count("Scaled run. Because.") == 2
     assert reasons.count("Because.") == len(reasons) - 2
     full = with_summary(small, protocol="published")
-    assert reservations(full) == []
+    assert show.reservations(full) == []
 
 
 def test_about_says_data_scale_and_cautions(run: RunRecords, single: RunRecords) -> None:
     sizes = "(105 training, 45 test samples)"
     scaled = "Scaled: trials: 10 instead of 20."
     warned = with_summary(run, cautions=["networks still learned"])
-    text = about(warned)
+    text = show.about(warned)
     assert text == f"Data: Iris {sizes}, Wine {sizes}. {scaled} Mind: networks still learned."
-    assert about(warned.variants()[0], brief=True).startswith(f"Data: Iris {sizes}. Scaled run: ")
-    assert about(single) == scaled
+    assert show.about(warned.variants()[0], brief=True).startswith(
+        f"Data: Iris {sizes}. Scaled run: "
+    )
+    assert show.about(single) == scaled
     full = with_summary(run, protocol="published")
-    assert about(full).endswith("Full protocol, nothing scaled down.")
+    assert show.about(full).endswith("Full protocol, nothing scaled down.")
     one = with_summary(single, facts={"data": "digits", "training_samples": 7})
-    assert data_line(one) == "digits (7 training samples)"
+    assert show.data_line(one) == "digits (7 training samples)"
 
 
 def test_of_many_data_sets_the_names_will_do(many: RunRecords) -> None:
-    assert data_line(many).startswith("set-0, set-1, ")
+    assert show.data_line(many).startswith("set-0, set-1, ")
     odd = with_summary(many, facts={"data": {"iris": 3}})
-    assert data_line(odd) == "Iris"
+    assert show.data_line(odd) == "Iris"
 
 
 # --- Results
 
 
 def test_results_stand_beside_the_published_ones(run: RunRecords) -> None:
-    iris, wine = results_tables(run)
+    iris, wine = show.results_tables(run)
     assert (iris.title, wine.title) == ("Iris", "Wine")
     assert [c.label.replace("\xa0", " ") for c in iris.columns] == [
         "Model",
@@ -223,7 +208,7 @@ def test_results_stand_beside_the_published_ones(run: RunRecords) -> None:
 
 
 def test_the_best_mean_is_bold(run: RunRecords) -> None:
-    cells = rows_of(results_tables(run)[0])
+    cells = rows_of(show.results_tables(run)[0])
     assert [cells[name][0].bold for name in cells] == [False, False, True]  # higher is better
     assert [cells[name][1].bold for name in cells] == [True, False, False]  # lower is better
 
@@ -245,14 +230,14 @@ def test_which_mean_is_best(
     study = replace(single.study, metrics={"m": Metric("M", "", better=better)}, shown=("m",))
     rows = [Row(model, "m", mean, 5) for model, mean in zip(MODELS, means, strict=True)]
     records = replace(with_summary(single, rows=rows), study=study)
-    assert [cells[0].bold for cells in rows_of(results_tables(records)[0]).values()] == bold
+    assert [cells[0].bold for cells in rows_of(show.results_tables(records)[0]).values()] == bold
 
 
 def test_more_metrics_than_fit_become_lines(single: RunRecords) -> None:
     names = [f"m{place}" for place in range(9)]
     rows = [Row(model, name, 1.5, 10, published=2.0) for name in names for model in MODELS]
     records = with_summary(single, rows=rows)
-    table = results_tables(records)[0]
+    table = show.results_tables(records)[0]
     assert [column.label for column in table.columns] == ["Metric", "Plain", "Bent, twice", "Round"]
     assert list(rows_of(table)) == names
     assert rows_of(table)["m3"][0] == Cell("1.500", "(2)")
@@ -260,25 +245,29 @@ def test_more_metrics_than_fit_become_lines(single: RunRecords) -> None:
 
 def test_a_single_trial_has_no_interval(tmp_path: Path) -> None:
     records = make_records(tmp_path / "run", trials=1)
-    text = printed(results_tables(records)[0])
+    text = printed(show.results_tables(records)[0])
     assert "±" not in text.partition("Model")[2]
 
 
 def test_every_metric_has_every_figure(run: RunRecords) -> None:
-    table = metrics_tables(run)[1]
+    table = show.metrics_tables(run)[1]
     assert sections_of(table) == ["Test accuracy (%)", "Loss", "Turns", "Void"]
     note = {line.title: line.note for line in table.lines if isinstance(line, Section)}
     assert note["Test accuracy (%)"] == "Share of samples. Higher is better."
     assert note["Void"] == "Never measured. Lower is better. No value in this run."
     row = Row("bent", "accuracy", 0.11, 3, 0.22, 0.55, 0.66, 0.77, (0.33, 0.44), 0.122, {"sd": 0.5})
-    bent = rows_of(metrics_tables(with_summary(run.variants()[0], rows=[row]))[0])["Bent, twice"]
+    bent = rows_of(show.metrics_tables(with_summary(run.variants()[0], rows=[row]))[0])[
+        "Bent, twice"
+    ]
     assert [cell.text for cell in bent] == [
         *("0.110", "0.122", "0.220", "0.330 to 0.440", "0.550", "0.660", "0.770", "3"),
     ]
     assert bent[1].below == "sd 0.500"
     assert "the highest test accuracy" in table.notes[0]
     lost = msgspec.structs.replace(row, mean=None)
-    bent = rows_of(metrics_tables(with_summary(run.variants()[0], rows=[lost]))[0])["Bent, twice"]
+    bent = rows_of(show.metrics_tables(with_summary(run.variants()[0], rows=[lost]))[0])[
+        "Bent, twice"
+    ]
     assert bent[0].text == "no value"
 
 
@@ -287,32 +276,32 @@ def test_every_metric_has_every_figure(run: RunRecords) -> None:
 
 def test_outcomes_name_lost_trials_and_the_best(run: RunRecords) -> None:
     iris = run.variants()[0]
-    cells = rows_of(outcomes_table(iris))["Round"]
+    cells = rows_of(show.outcomes_table(iris))["Round"]
     assert cells[1] == Cell("9 done, 1 non-finite", below="not finite: trial 3")
-    assert list(rows_of(outcomes_table(iris, only_odd=True))) == ["Round"]
+    assert list(rows_of(show.outcomes_table(iris, only_odd=True))) == ["Round"]
     best, row = iris.outcome("plain"), iris.row("plain", "accuracy")
     assert best is not None
     assert row is not None
-    plain = rows_of(outcomes_table(iris))["Plain"]
+    plain = rows_of(show.outcomes_table(iris))["Plain"]
     assert (plain[2].text, plain[4].text) == (str(best.best_trial), "1.5 s")
-    assert all_endings(run) == "60 trials: 58 done, 2 non-finite."
+    assert show.all_endings(run) == "60 trials: 58 done, 2 non-finite."
 
 
 def test_trials_that_would_have_gone_on_say_where() -> None:
     basins = {"zero residual": 1, "saddle point": 1}
     stopped = Outcome("a", 2, {"done": 2}, basins)
-    assert endings_of(stopped).startswith("2 done; converged from there: 1 zero residual")
-    assert is_odd(stopped)
-    assert not is_odd(Outcome("a", 1, {"analytic": 1}))
-    assert not is_odd(Outcome("a", 2000, {"done": 2000}))
-    assert endings_of(Outcome("a", 0, {})) == MISSING
+    assert show.endings_of(stopped).startswith("2 done; converged from there: 1 zero residual")
+    assert show.is_odd(stopped)
+    assert not show.is_odd(Outcome("a", 1, {"analytic": 1}))
+    assert not show.is_odd(Outcome("a", 2000, {"done": 2000}))
+    assert show.endings_of(Outcome("a", 0, {})) == MISSING
 
 
 # --- Comparisons
 
 
 def test_comparisons_show_every_test_by_family(run: RunRecords) -> None:
-    tables = comparison_tables(run)
+    tables = show.comparison_tables(run)
     assert [table.title for table in tables] == [
         "Iris, test accuracy: 2 of 2 differences significant",
         "Iris, loss: 2 of 2 differences significant",
@@ -331,18 +320,20 @@ def test_comparisons_show_every_test_by_family(run: RunRecords) -> None:
 
 def test_tests_that_could_not_be_made_are_dashes(run: RunRecords) -> None:
     bare = type(run.summary.comparisons[0])("iris", "bent (iris)", "plain (iris)")
-    table = comparison_tables(with_summary(run, comparisons=[bare]))[0]
+    table = show.comparison_tables(with_summary(run, comparisons=[bare]))[0]
     assert table.title == "Iris: 0 of 1 differences significant"
     assert {cell.text for cell in rows_of(table)["(Bent, twice) − Plain"]} == {MISSING}
-    assert not comparison_tables(with_summary(run, comparisons=[bare]), only_significant=True)[0]
+    assert not show.comparison_tables(with_summary(run, comparisons=[bare]), only_significant=True)[
+        0
+    ]
 
 
 def test_a_model_against_itself_names_the_variants(run: RunRecords) -> None:
     pixels = replace(run, study=replace(STUDY, variant="pixels"))
-    label = pair_label(pixels, "plain (raw)", "plain (normalised)")
+    label = show.pair_label(pixels, "plain (raw)", "plain (normalised)")
     assert label == "Plain: raw pixels − normalised pixels"
     across = type(run.summary.comparisons[0])("across", "plain (raw)", "plain (normalised)")
-    table = comparison_tables(with_summary(pixels, comparisons=[across]))[0]
+    table = show.comparison_tables(with_summary(pixels, comparisons=[across]))[0]
     assert table.title.startswith("Between kinds of pixels: ")
 
 
@@ -350,18 +341,18 @@ def test_a_model_against_itself_names_the_variants(run: RunRecords) -> None:
 
 
 def test_statements_gather_what_belongs_together(run: RunRecords) -> None:
-    statements = statements_of(run)
+    statements = show.statements_of(run)
     assert {key: list(statement) for key, statement in statements.items()} == {
         "pretend/bent-beats-plain": ["iris", "wine"],
         "pretend/plain-loses-less": ["iris", "wine"],
         "pretend/square": ["iris", "wine"],
         "pretend/everywhere": [""],
     }
-    assert unmeasured(run) == [("Square is best.", "This run has no numbers for it.")]
+    assert show.unmeasured(run) == [("Square is best.", "This run has no numbers for it.")]
 
 
 def test_the_ledger_has_a_column_for_each_variant(run: RunRecords) -> None:
-    table = ledger_table(run)
+    table = show.ledger_table(run)
     assert [column.label for column in table.columns] == ["Claim", "Iris", "Wine", "Published"]
     assert sections_of(table) == [
         "Interpreting Neural Networks through Mahalanobis Distance (arXiv 2410.19352)",
@@ -383,7 +374,7 @@ def test_the_ledger_has_a_column_for_each_variant(run: RunRecords) -> None:
 
 
 def test_one_column_of_verdicts_has_its_reasons_open(single: RunRecords) -> None:
-    table = ledger_table(single)
+    table = show.ledger_table(single)
     assert [column.label for column in table.columns] == ["Claim", "Verdict", "Published"]
     head = next(line[0] for line in table.lines if not isinstance(line, Section))
     assert head.is_open
@@ -392,12 +383,12 @@ def test_one_column_of_verdicts_has_its_reasons_open(single: RunRecords) -> None
 
 
 def test_many_variants_have_signs(many: RunRecords) -> None:
-    dense = ledger_table(many)
+    dense = show.ledger_table(many)
     assert dense.is_compact
     assert "Signs: ✓ holds" in dense.notes[0]
     assert {cell.note for cell in rows_of(dense)["Bent is more accurate than Plain."]} == {""}
     few = with_summary(many, claims=[c for c in many.summary.claims if c.data < "set-5"])
-    compact = ledger_table(few)
+    compact = show.ledger_table(few)
     assert compact.is_compact
     assert len(compact.columns) == 7
     assert all(cell.note for cell in rows_of(compact)["Bent is more accurate than Plain."][:5])
@@ -409,13 +400,13 @@ def test_variants_that_the_run_lacks_are_named(run: RunRecords) -> None:
         for c in run.summary.claims
         if c.data == "wine"
     ]
-    table = ledger_table(with_summary(run, claims=[*run.summary.claims, *other]))
+    table = show.ledger_table(with_summary(run, claims=[*run.summary.claims, *other]))
     assert [column.label for column in table.columns][1:3] == ["Iris", "Wine"]
     assert table.notes[-1] == "This run has no numbers for MNIST."
 
 
 def test_the_terminal_counts_what_was_not_measured(run: RunRecords) -> None:
-    text = words(printed(claims_table({"a": run})))
+    text = words(printed(show.claims_table({"a": run})))
     assert "Not measured by this run: 1 more claim." in text
     assert "pretend/bent-beats-plain" in text
     assert "Square is best." not in text
@@ -425,7 +416,7 @@ def test_runs_stand_side_by_side(run: RunRecords, single: RunRecords) -> None:
     fails = [
         msgspec.structs.replace(c, verdict="fails", published="0.0339") for c in run.summary.claims
     ]
-    text = printed(claims_table({"a": run, "b": with_summary(run, claims=fails), "c": single}))
+    text = printed(show.claims_table({"a": run, "b": with_summary(run, claims=fails), "c": single}))
     head = next(line for line in text.splitlines() if "Claim" in line and "Published" in line)
     assert head.split() == ["Claim", "a", "b", "c", "Published"]
     line = next(line for line in text.splitlines() if line.strip().startswith("iris"))
@@ -440,7 +431,7 @@ def test_runs_stand_side_by_side(run: RunRecords, single: RunRecords) -> None:
 
 def test_moments_are_those_of_the_models_that_the_plot_shows(run: RunRecords) -> None:
     plot = Ridges(name="latent", title="", caption="", models=lambda model: model == "bent")
-    iris, wine = moments_tables(plot, run)
+    iris, wine = show.moments_tables(plot, run)
     assert (iris.title, wine.title) == ("Bent, twice, Iris", "Bent, twice, Wine")
     assert [column.label for column in iris.columns][:3] == [
         "Class",
@@ -448,21 +439,21 @@ def test_moments_are_those_of_the_models_that_the_plot_shows(run: RunRecords) ->
         "Node 4, variance",
     ]
     assert [cell.text for cell in rows_of(iris)["1"]] == ["3", "4", "5", "9", "10", "11"]
-    assert len(moments_tables(replace(plot, models=None), run)) == 6
+    assert len(show.moments_tables(replace(plot, models=None), run)) == 6
 
 
 def test_what_a_run_prints(run: RunRecords, single: RunRecords) -> None:
-    tables = {table.title.partition(":")[0]: table for table in run_tables("runs/a", run)}
+    tables = {table.title.partition(":")[0]: table for table in show.run_tables("runs/a", run)}
     assert list(tables) == ["Results", "Comparisons", "Outcomes of the trials", "Claims"]
     assert sections_of(tables["Results"]) == ["Iris", "Wine"]
     assert "60 trials: 58 done, 2 non-finite." in tables["Results"].notes
-    assert "Outcomes of the trials" not in [table.title for table in run_tables("a", single)]
+    assert "Outcomes of the trials" not in [table.title for table in show.run_tables("a", single)]
 
 
 def test_of_very_many_tests_a_terminal_shows_the_significant_ones(run: RunRecords) -> None:
     line = run.summary.comparisons[0]
     dull = msgspec.structs.replace(line, holm_preferred=0.5)
-    table = run_tables("a", with_summary(run, comparisons=[line, *[dull] * 60]))[1]
+    table = show.run_tables("a", with_summary(run, comparisons=[line, *[dull] * 60]))[1]
     assert sections_of(table) == ["Iris, test accuracy: 1 of 61 differences significant"]
     assert len(rows_of(table)) == 1
     assert table.notes == ("Of 61 tests, the significant ones; all are in comparisons.csv.",)
@@ -471,13 +462,13 @@ def test_of_very_many_tests_a_terminal_shows_the_significant_ones(run: RunRecord
 def test_a_summary_with_nothing_in_it_makes_no_tables(run: RunRecords) -> None:
     bare = replace(with_summary(run, rows=[], claims=[], outcomes=[], comparisons=[]))
     bare = replace(bare, all_trials={})
-    assert run_tables("a", bare) == []
+    assert show.run_tables("a", bare) == []
 
 
 @pytest.mark.parametrize("study", [STUDY, WITHOUT_VARIANTS], ids=["variants", "single"])
 @pytest.mark.parametrize("width", [80, 120])
 def test_all_tables_keep_to_the_terminal(tmp_path: Path, study: Study[Any], width: int) -> None:
-    for table in run_tables("a", make_records(tmp_path / "run", study, trials=2)):
+    for table in show.run_tables("a", make_records(tmp_path / "run", study, trials=2)):
         assert all(len(line) <= width for line in printed(table, width).splitlines())
 
 
@@ -486,5 +477,5 @@ def test_unknown_models_and_metrics_go_by_their_names(run: RunRecords, tmp_path:
     make_records(folder)
     edit(folder / "summary.json", lambda r: r["rows"][0].update(model="new", metric="late_gain"))
     records = load_run(folder, replace(STUDY, shown=()))
-    assert "new" in rows_of(results_tables(records)[0])
-    assert sections_of(metrics_tables(records)[0])[-1] == "late gain"
+    assert "new" in rows_of(show.results_tables(records)[0])
+    assert sections_of(show.metrics_tables(records)[0])[-1] == "late gain"

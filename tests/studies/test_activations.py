@@ -8,28 +8,14 @@ from small_runs import config_of
 from torch import nn
 
 from mahalens.nn import Chain
+from mahalens.studies import activations as study
 from mahalens.studies import networks as of
 from mahalens.studies import representation
-from mahalens.studies.activations import (
-    ACTIVATIONS,
-    CLAIMS,
-    FORMS,
-    MODELS,
-    ONE_SIDED,
-    PAIRS,
-    STUDY,
-    TWO_SIDED,
-    ActivationsConfig,
-    finish,
-    measure,
-    split,
-    text_of,
-)
 from mahalens.studies.run import Context
 from mahalens.studies.study import Job, Results
 from mahalens.train import TrialStack
 
-make = ActivationsConfig.with_defaults
+make = study.ActivationsConfig.with_defaults
 
 
 def small(**options):
@@ -37,7 +23,7 @@ def small(**options):
 
 
 def measures_of(config, model, first=0, count=1, data="digits"):
-    return measure(config, Job(data, model, first, count), Context())[model]
+    return study.measure(config, Job(data, model, first, count), Context())[model]
 
 
 # --- Models, options and claims ---------------------------------------------------------------
@@ -47,31 +33,31 @@ def test_swish_is_silu():
     assert make(models=("relu", "swish2-neg", "swish")).models == ("relu", "silu", "silu2-neg")
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", study.ACTIVATIONS)
 def test_three_forms_of_every_activation(name):
-    kind = ACTIVATIONS[name]
-    free, held, far = (text_of(f"{name}{form}", 3, 4) for form in FORMS)
+    kind = study.ACTIVATIONS[name]
+    free, held, far = (study.text_of(f"{name}{form}", 3, 4) for form in study.FORMS)
     assert free == f"Linear(4), {kind}, Linear(3, bias=False)"
     assert (held, far) == (f"{free}, {kind}", f"{free}, {kind}, Neg")
-    assert all(split(f"{name}{form}") == (name, form) for form in FORMS)
+    assert all(study.split(f"{name}{form}") == (name, form) for form in study.FORMS)
     below = (getattr(nn, kind, None) or nn.Identity)()(torch.tensor(-30.0))
-    assert (abs(float(below)) < 1e-6) == (name in ONE_SIDED)
-    assert (name in ONE_SIDED) != (name in TWO_SIDED)
-    keys = {claim.key for claim in CLAIMS}
+    assert (abs(float(below)) < 1e-6) == (name in study.ONE_SIDED)
+    assert (name in study.ONE_SIDED) != (name in study.TWO_SIDED)
+    keys = {claim.key for claim in study.CLAIMS}
     for key in ("intensities-cost", "distances-no-worse", "distances-equal-free"):
         assert f"{name}-{key}" in keys
 
 
 def test_the_references_are_the_six_of_the_paper():
-    assert set(representation.PRIMARY) <= set(MODELS)
-    assert MODELS["gelu2-neg"].label == "GELU2-Neg"
-    assert len(set(PAIRS)) == len(PAIRS)
-    assert {("gelu2", "gelu"), ("abs2-neg", "relu2-neg")} <= set(PAIRS)
-    assert all(a in MODELS and b in MODELS and a != b for a, b in PAIRS)
+    assert set(representation.PRIMARY) <= set(study.MODELS)
+    assert study.MODELS["gelu2-neg"].label == "GELU2-Neg"
+    assert len(set(study.PAIRS)) == len(study.PAIRS)
+    assert {("gelu2", "gelu"), ("abs2-neg", "relu2-neg")} <= set(study.PAIRS)
+    assert all(a in study.MODELS and b in study.MODELS and a != b for a, b in study.PAIRS)
     config = make()
-    assert STUDY.published(config, "test_accuracy", "relu2", "mnist").mean == 47.20
-    assert STUDY.published(config, "test_accuracy", "relu2", "digits") is None
-    assert STUDY.published(config, "test_accuracy", "gelu2", "mnist") is None
+    assert study.STUDY.published(config, "test_accuracy", "relu2", "mnist").mean == 47.20
+    assert study.STUDY.published(config, "test_accuracy", "relu2", "digits") is None
+    assert study.STUDY.published(config, "test_accuracy", "gelu2", "mnist") is None
 
 
 # --- Reading ----------------------------------------------------------------------------------
@@ -83,13 +69,13 @@ def flat_share(values):
     return 100 * float((spread <= 0.01 * spread.max()).double().mean())
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", study.MODELS)
 @torch.no_grad()
 def test_readings_equal_plain_counting(model):
     config = small(models=(model,), epochs=3, pixels="raw")
     own = measures_of(config, model, 0, 2)
     data = of.training_data("digits", 90, 0)
-    chain = Chain.parse(text_of(model, 10), inputs=64)
+    chain = Chain.parse(study.text_of(model, 10), inputs=64)
     for stack, ending in (
         (of.start_of(chain, 0, range(2)), "_start"),
         (TrialStack.from_tensors(chain, own.weights), ""),
@@ -138,7 +124,7 @@ def test_a_plain_loop_ends_there_too():
     x, test_x = of.pixel_inputs(data, "normalised")
     for row, trial in enumerate((4, 5)):
         torch.manual_seed(of.seed_of_trial(0, trial))
-        module = Chain.parse(text_of("softplus2", 10), inputs=64).build()
+        module = Chain.parse(study.text_of("softplus2", 10), inputs=64).build()
         optimiser = torch.optim.SGD(module.parameters(), lr=1e-3)
         for _ in range(5):
             optimiser.zero_grad()
@@ -167,7 +153,7 @@ def test_runaways_have_no_numbers(solver):
         return
     assert all(values.isnan().all() for values in own.metrics.values())
     results = Results({("digits", "softplus"): own}, {})
-    finish(config, results)
+    study.finish(config, results)
     assert results.cautions == []
 
 

@@ -9,7 +9,6 @@ import torch
 from small_runs import config_of
 
 from mahalens.data import stream
-from mahalens.errors import InputError
 from mahalens.studies import clusters as study
 
 STRETCHED = "10d-apart-stretched"
@@ -201,15 +200,3 @@ def test_the_plane_shows_networks_before_and_after_training(finished):
     shown = {name.split("/")[1] for name in arrays if name.endswith("/weight")}
     assert shown == {"abs-classes", "relu-distances", study.BEFORE, study.CLUSTERS}
     assert arrays["plane/mean"].shape == (4, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hidden": 20}, "--hidden 20: abs-classes-clusters starts each unit on an axis"),
-        ({"samples": 2, "hidden": 6}, "4 clusters of 2 samples in 2-D have 4"),
-    ],
-)
-def test_cluster_starts_that_lack_axes_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        study.check(config_of("clusters", **options), None)

@@ -154,6 +154,11 @@ def test_numbers_that_are_refused(study, options, message):
         config_of(study, **options)
 
 
+def test_an_option_that_a_study_lacks(study):
+    with pytest.raises(TypeError, match="has no option 'colour'"):
+        config_of(study, colour="red")
+
+
 def test_models_that_are_refused(study):
     option = "methods" if study == "ellipsoids" else "models"
     known = config_of(study)
@@ -198,32 +203,37 @@ def test_studies_load_without_torch():
 # --- Folders ----------------------------------------------------------------------------------
 
 
-def test_start_writes_nothing_before_everything_is_checked(tmp_path):
-    value = load_study("hybrid")
-    config = config_of("hybrid", data=("no-such-file.npz",))
-    with pytest.raises(InputError):
-        start(value, config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+WITH_DATA = [name for name in STUDIES if "data" in load_study(name).config.options()]
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_data_that_are_not_there_are_refused_before_anything_is_written(tmp_path, name):
+    kind = load_study(name).config
+    with pytest.raises(InputError, match=r"nowhere\.npz"):
+        start(load_study(name), kind.with_defaults(data=own_data(name, "nowhere.npz")), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def own_data(name, file):
+    """Return a file as the option of a study that takes one set, or several."""
+    return (str(file),) if isinstance(config_of(name).data, tuple) else str(file)
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("options", "how", "message"),
     [
-        ({"executor": "moon"}, "--executor moon: unknown; give processes or dask"),
-        ({"workers": 0}, "--workers 0: give a whole number from 1 to 1000"),
-        ({"scheduler": "tcp://x:1"}, "--scheduler without --executor dask"),
-        ({"executor": "dask", "workers": 2}, "--workers with --executor dask"),
+        ({}, {"executor": "moon"}, "--executor moon: unknown; give processes or dask"),
+        ({}, {"workers": 0}, "--workers 0: give a whole number from 1 to 1000"),
+        ({}, {"scheduler": "tcp://x:1"}, "--scheduler without --executor dask"),
+        ({}, {"executor": "dask", "workers": 2}, "--workers with --executor dask"),
+        ({"device": "nowhere"}, {}, "--device nowhere: cannot be used here"),
+        ({"budget": 1.0}, {}, "--budget of 1 s: the shortest run takes about"),
     ],
 )
-def test_ways_to_compute_that_are_refused(tmp_path, how, message):
+def test_ways_to_compute_that_are_refused(tmp_path, options, how, message):
     with pytest.raises(InputError, match=message):
-        start(load_study("hybrid"), config_of("hybrid"), tmp_path / "run", **how)
+        start(load_study("hybrid"), config_of("hybrid", **options), tmp_path / "run", **how)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_device_that_is_not_here(tmp_path):
-    with pytest.raises(InputError, match="--device nowhere: cannot be used here"):
-        start(load_study("hybrid"), config_of("hybrid", device="nowhere"), tmp_path / "run")
 
 
 # --- Resuming ---------------------------------------------------------------------------------
@@ -270,14 +280,9 @@ def test_a_finished_part_is_not_computed_again(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_give_the_numbers_of_one(study, finished, tmp_path):
-    run = make_run(study, tmp_path / "run", how={"workers": 2})
-    assert run.numbers() == finished(study).numbers()
-
-
-@pytest.mark.slow
-def test_dask_gives_the_numbers_of_one(study, finished, tmp_path):
-    run = make_run(study, tmp_path / "run", how={"workers": None, "executor": "dask"})
+@pytest.mark.parametrize("how", [{"workers": 2}, {"workers": None, "executor": "dask"}], ids=str)
+def test_every_executor_gives_the_numbers_of_one_process(study, finished, tmp_path, how):
+    run = make_run(study, tmp_path / "run", how=how)
     assert run.numbers() == finished(study).numbers()
 
 
@@ -296,15 +301,16 @@ def test_a_trial_does_not_depend_on_the_number_of_trials(study, finished, tmp_pa
             assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4, abs=1e-5)
 
 
-def test_data_that_changed_since_the_run_began_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["hybrid", "representation", "perturbation"])
+def test_data_that_changed_since_the_run_began_are_refused(tmp_path, name):
     file = tmp_path / "mine.npz"
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 4)), np.arange(60) % 3
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
     np.savez(file, x=x, y=y)
+    options = {"data": own_data(name, file), "train_size": None}
     with pytest.raises(Interrupted):
-        make_run("hybrid", tmp_path / "run", Impatient(0), data=(str(file),))
+        make_run(name, tmp_path / "run", Impatient(0), **options)
     np.savez(file, x=x + 1, y=y)
-    with pytest.raises(RunFolderError, match="has changed since the run began"):
+    with pytest.raises(RunFolderError, match=r"mine\.npz: has changed since the run began; bring"):
         go_on(tmp_path / "run", workers=1)
 
 
@@ -328,11 +334,6 @@ def test_a_budget_shortens_a_run(tmp_path):
     assert cut.trials == 5
     assert cut.epochs < config.epochs
     assert "budget of 25 s: trials cut from 20 to 5" in folder.config.scaled[-1]
-
-
-def test_a_budget_that_is_too_small(tmp_path):
-    with pytest.raises(InputError, match="--budget of 1 s: the shortest run takes about"):
-        start(load_study("hybrid"), config_of("hybrid", budget=1.0), tmp_path / "run")
 
 
 def test_tensorboard_files(tmp_path):

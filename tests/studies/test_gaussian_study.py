@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from small_runs import config_of, go_on, make_run
 
 from mahalens.data import draw_gaussian, load_gaussian, stream
-from mahalens.errors import InputError, Interrupted, RunFolderError
+from mahalens.errors import Interrupted, RunFolderError
 from mahalens.nn import Chain
 from mahalens.studies.gaussian import METRICS, PUBLISHED, STUDY, GaussianConfig, Problem
 from mahalens.studies.run import start
@@ -70,62 +70,9 @@ def test_every_deviation_is_a_sentence(options, wanted):
     assert make(**options).deviations() == wanted
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dim": 0}, "--dim 0: give a whole number of at least 1"),
-        ({"dim": 10**30}, f"--dim {10**30}: give a whole number of at most {10**12}"),
-        ({"samples": 1}, "--samples 1: give a whole number of at least 2"),
-        ({"solver": "sgd"}, "--solver sgd: unknown; give adam, newton"),
-        ({"dtype": "half"}, "--dtype half: unknown; give float32, float64"),
-        ({"models": ("abs", "relu", "abs")}, "--models: 'abs' is given twice; give it once"),
-    ],
-    ids=str,
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(InputError) as caught:
-        make(**options)
-    assert str(caught.value) == message
-
-
 def test_threads_are_for_large_runs():
     assert STUDY.threads(make(trials=2, samples=100)) == 1
     assert STUDY.threads(make(dim=100)) == torch.get_num_threads()
-
-
-GAUSSIANS = {
-    "three": '{"mean": [0, 0, 0], "covariance": [[1, 0, 0], [0, 1, 0], [0, 0, 1]]}',
-    "huge": '{"mean": [0, 0], "covariance": [[1e200, 0], [0, 1e200]]}',
-    "small": '{"mean": [0, 0], "covariance": [[1e-200, 0], [0, 1e-200]]}',
-    "far": '{"mean": [1e12, 1e12], "covariance": [[1, 0], [0, 1]]}',
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "dim", "message"),
-    [
-        ("three", 2, "has 3 dimensions, but --dim is 2"),
-        ("huge", None, "--dtype float32: cannot hold the samples"),
-        ("small", None, "--dtype float32: cannot hold the samples"),
-        ("far", None, "--dtype float32: too coarse for this Gaussian"),
-    ],
-)
-def test_gaussians_that_are_refused(tmp_path, name, dim, message):
-    file = tmp_path / "g.json"
-    file.write_text(GAUSSIANS[name])
-    with pytest.raises(InputError, match=message):
-        start(STUDY, config_of("gaussian", gaussian=file, dim=dim), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    if name in ("huge", "small"):
-        config = config_of("gaussian", gaussian=file, dim=None, dtype="float64")
-        start(STUDY, config, tmp_path / "run").close()
-
-
-def test_more_than_the_machine_can_hold(tmp_path):
-    config = config_of("gaussian", samples=10**12)
-    with pytest.raises(InputError, match="--dim 2 with --samples 1000000000000: does not fit in"):
-        start(STUDY, config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 # --- Data and starting points -----------------------------------------------------------------
@@ -217,11 +164,12 @@ def test_test_samples_come_from_the_same_gaussian():
     assert float(white.mean(0).abs().max()) < 0.05
 
 
-def test_solvers():
-    adam = problem(epochs=5).solver("relu", range(3))
+def test_solvers_start_from_the_same_points():
+    adam = problem(epochs=5).solver("abs", range(3))
     assert isinstance(adam, Adam)
     assert (adam.betas, adam.limit) == ((0.9, 0.99), 5)
     assert adam.rows["lr"].tolist() == [1e-3] * 3  # one per trial
+    assert torch.equal(adam.stack.values, starts(problem(), "abs").values)
     newton = problem(solver="newton").solver("abs", range(3))
     assert isinstance(newton, Newton)
     # Through the whitened coordinates and back.
@@ -461,18 +409,6 @@ def test_claims_of_the_converged_run(newton_run):
     assert claim["verdict"] == ("holds" if share >= 0.9 else "fails")
 
 
-def test_adam_and_newton_start_from_the_same_points(tmp_path):
-    """The first point of the curve is the loss of the start."""
-    options = {"epochs": 2, "models": ("abs", "relu"), "dtype": "float64"}
-    adam, newton = (
-        curves_of(make_run("gaussian", tmp_path / solver, solver=solver, **options))
-        for solver in ("adam", "newton")
-    )
-    assert adam.keys() == newton.keys()
-    for key, curve in adam.items():
-        assert newton[key][0] == pytest.approx(curve[0], rel=1e-9)
-
-
 def test_newton_in_single_precision(tmp_path):
     options = {"solver": "newton", "dtype": "float32", "models": ("abs",), "epochs": 300}
     for row in make_run("gaussian", tmp_path / "run", **options).of("abs"):
@@ -545,7 +481,10 @@ def test_killed_before_the_gaussian_was_saved(stopped, finished):
     assert go_on(stopped).numbers() == finished("gaussian").numbers()
 
 
-@pytest.mark.parametrize("text", ['{"mean": [0, 0]', GAUSSIANS["far"]])
+CHANGED = '{"mean": [9, 9], "covariance": [[1, 0], [0, 1]]}'
+
+
+@pytest.mark.parametrize("text", [CHANGED[:15], CHANGED], ids=["cut", "another"])
 def test_a_gaussian_that_changed_is_refused(stopped, text):
     (stopped / "gaussian.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"gaussian\.json: has changed since the run began"):

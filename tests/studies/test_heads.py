@@ -16,23 +16,14 @@ from torch.nn.functional import cross_entropy, one_hot
 from mahalens.data import load_set
 from mahalens.errors import InputError
 from mahalens.nn import DistanceHead, compactness_penalty
+from mahalens.studies import heads as study
 from mahalens.studies import heads_networks as of
 from mahalens.studies.claims import Evidence, judge
-from mahalens.studies.heads import (
-    CLAIMS,
-    METRICS,
-    MODELS,
-    PAIRS,
-    READERS,
-    STUDY,
-    HeadsConfig,
-    finish,
-)
 from mahalens.studies.run import Context, start
 from mahalens.studies.samples import standardise
 from mahalens.studies.study import SOURCES, Job, Measures, Results
 
-make = HeadsConfig.with_defaults
+make = study.HeadsConfig.with_defaults
 SMALL = make(trials=2, epochs=1, train_size=300)
 DIGITS = make(trials=2)
 
@@ -136,7 +127,7 @@ def test_data_that_are_refused(tmp_path, monkeypatch, data, options, message):
         np.savez(tmp_path / "mine.npz", **arrays)
         data = str(tmp_path / "mine.npz")
     with pytest.raises(InputError, match=message):
-        start(STUDY, make(data=[data], **options), tmp_path / "run")
+        start(study.STUDY, make(data=[data], **options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -145,7 +136,7 @@ def test_as_many_samples_as_are_asked_for_will_do(tmp_path):
     x = np.random.default_rng(0).random((len(y), 4))
     np.savez(tmp_path / "mine.npz", x=x, y=y, test_x=x[:4], test_y=[0, 1, 2, 3])
     config = make(data=[str(tmp_path / "mine.npz")])
-    facts = STUDY.check(config, None)["data"]["mine"]
+    facts = study.STUDY.check(config, None)["data"]["mine"]
     assert facts["unknown"] == "1 of 4 classes, left out by each trial"
     held = [len(of.task_of(config, config.data[0], trial).held_y) for trial in range(5)]
     assert min(held) >= 40
@@ -372,7 +363,7 @@ def test_models_without_answers_have_no_numbers(task):
     }
     scores = {n: torch.rand(99) for n in ("held", "test", "unknown", "shuffled")}
     good = of.numbers_of(of.Answers(logits, scores), task, 0.05)
-    assert set(good) == set(METRICS) - {"seconds"}
+    assert set(good) == set(study.METRICS) - {"seconds"}
     assert all(map(math.isfinite, good.values()))
     lost = of.Answers(logits, scores | {"test": torch.full((99,), math.nan)})
     for answers in (None, lost):
@@ -389,7 +380,7 @@ def test_trials_without_a_temperature_are_told_of():
     for calibrated, count in ((math.nan, 1), (0.1, 0)):
         metrics = {"auroc": torch.tensor([0.9]), "ece_calibrated": torch.tensor([calibrated])}
         results = Results({("digits", "softmax"): Measures(metrics, 1.0)}, {})
-        finish(SMALL, results)
+        study.finish(SMALL, results)
         assert len(results.cautions) == count
         if count:
             assert results.cautions[0].endswith("such trials out (Softmax (digits) in 1)")
@@ -401,7 +392,7 @@ def test_trials_without_a_temperature_are_told_of():
 @pytest.mark.slow
 def test_only_the_networks_that_are_asked_for_are_trained(monkeypatch):
     some = make(models=["softmax", "knn"], trials=1, epochs=1, train_size=300)
-    assert {job.work for job in STUDY.jobs(some)} == {"softmax"}
+    assert {job.work for job in study.STUDY.jobs(some)} == {"softmax"}
     trained, network = [], of.softmax_network
 
     def count(*given):
@@ -409,11 +400,11 @@ def test_only_the_networks_that_are_asked_for_are_trained(monkeypatch):
         return network(*given)
 
     monkeypatch.setattr(of, "softmax_network", count)
-    (job,) = STUDY.jobs(some)
-    assert set(STUDY.measure(some, job, Context())) == {"softmax", "knn"}
+    (job,) = study.STUDY.jobs(some)
+    assert set(study.STUDY.measure(some, job, Context())) == {"softmax", "knn"}
     assert trained == [()]
     more = make(models=["softmax", "ensemble"], trials=1, epochs=1, train_size=300)
-    both = STUDY.measure(more, job, Context())
+    both = study.STUDY.measure(more, job, Context())
     assert trained[1:] == [(), (1,), (2,), (3,), (4,)]
     assert not torch.equal(both["softmax"].metrics["nll"], both["ensemble"].metrics["nll"])
 
@@ -421,11 +412,11 @@ def test_only_the_networks_that_are_asked_for_are_trained(monkeypatch):
 @pytest.mark.slow
 def test_every_model_has_every_number_whatever_the_number_of_trials():
     config = config_of("heads", models=None, trials=9)
-    for work, readers in READERS.items():
-        own = STUDY.measure(config, Job("digits", work, 1, 1), Context())
+    for work, readers in study.READERS.items():
+        own = study.STUDY.measure(config, Job("digits", work, 1, 1), Context())
         assert set(own) == set(readers)
         for measures in own.values():
-            assert set(measures.metrics) == set(METRICS)
+            assert set(measures.metrics) == set(study.METRICS)
             assert all(bool(values.isfinite().all()) for values in measures.metrics.values())
 
 
@@ -456,13 +447,13 @@ def test_a_user_file_without_images(tmp_path):
 
 
 def test_models_are_read_and_tested():
-    assert set(MODELS) == {reader for readers in READERS.values() for reader in readers}
-    assert {a for a, b in PAIRS if b == "softmax"} == set(MODELS) - {"softmax"}
-    assert len({frozenset(pair) for pair in PAIRS}) == len(PAIRS)
+    assert set(study.MODELS) == {reader for readers in study.READERS.values() for reader in readers}
+    assert {a for a, b in study.PAIRS if b == "softmax"} == set(study.MODELS) - {"softmax"}
+    assert len({frozenset(pair) for pair in study.PAIRS}) == len(study.PAIRS)
     config = make()
-    assert STUDY.published(config, "auroc", "duq", "fashion-mnist").mean == 0.955
-    assert STUDY.published(config, "auroc", "duq", "mnist") is None
-    assert STUDY.published(config, "ece", "duq", "fashion-mnist") is None
+    assert study.STUDY.published(config, "auroc", "duq", "fashion-mnist").mean == 0.955
+    assert study.STUDY.published(config, "auroc", "duq", "mnist") is None
+    assert study.STUDY.published(config, "ece", "duq", "fashion-mnist") is None
 
 
 def verdicts(variant="fashion-mnist", **changed):
@@ -470,11 +461,11 @@ def verdicts(variant="fashion-mnist", **changed):
     usual, steps = {"auroc": 0.9, "test_accuracy": 91.0, "rejected_known": 5.0}, np.arange(10)
     trials = {
         (variant, model, metric): changed.get(model, {}).get(metric, value) + 1e-4 * steps
-        for model in MODELS
+        for model in study.MODELS
         for metric, value in usual.items()
     }
     given = Evidence(trials, {}, lambda *_: None)
-    lines = judge(CLAIMS, given, study="heads", variants=(variant,), sources=SOURCES)
+    lines = judge(study.CLAIMS, given, study="heads", variants=(variant,), sources=SOURCES)
     return {line.id.split("/")[1]: line.verdict for line in lines}
 
 

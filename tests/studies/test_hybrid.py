@@ -13,20 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from mahalens.data import held_out, stream
 from mahalens.nn import AbsReLU
-from mahalens.studies.hybrid import (
-    METRICS,
-    MIXTURES,
-    PAIRS,
-    RATES,
-    REFERENCE,
-    HybridConfig,
-    area,
-    best_rates,
-    epochs_until,
-    jobs,
-    measure,
-    read_layer,
-)
+from mahalens.studies import hybrid as study
 from mahalens.studies.networks import curve_metrics as of_curve
 from mahalens.studies.run import Context
 from mahalens.studies.samples import samples_of
@@ -34,14 +21,14 @@ from mahalens.studies.study import Job
 from mahalens.train import Batches
 
 EPOCHS = 3
-make = HybridConfig.with_defaults
+make = study.HybridConfig.with_defaults
 
 # --- Models and options -----------------------------------------------------------------------
 
 
 def test_mixtures_from_none_to_all_in_both_widths():
     shares = {"wide": [], "narrow": []}
-    for name, mixture in MIXTURES.items():
+    for name, mixture in study.MIXTURES.items():
         if mixture.share is not None and mixture.times == 1:
             shares[mixture.family].append(mixture.share)
             assert int(re.fullmatch(r"(?:abs|narrow)-(\d+)", name)[1]) == round(100 * mixture.share)
@@ -50,9 +37,9 @@ def test_mixtures_from_none_to_all_in_both_widths():
         assert mixture.family == ("narrow" if name.startswith("narrow") else "wide")
     assert shares["wide"] == [0, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 1]
     assert shares["narrow"] == [0, 1 / 4, 1 / 2, 3 / 4, 1]
-    assert [MIXTURES[name].share for name in REFERENCE.values()] == [0.0, 0.0]
-    assert len(PAIRS) == len(set(PAIRS)) == 16
-    assert all(MIXTURES[a].family == MIXTURES[b].family for a, b in PAIRS)
+    assert [study.MIXTURES[name].share for name in study.REFERENCE.values()] == [0.0, 0.0]
+    assert len(study.PAIRS) == len(set(study.PAIRS)) == 16
+    assert all(study.MIXTURES[a].family == study.MIXTURES[b].family for a, b in study.PAIRS)
 
 
 def test_widths():
@@ -65,7 +52,7 @@ def test_widths():
 
 def test_only_the_widths_that_are_asked_for_are_computed():
     wide = make(data=["iris", "mine.npz"], models=["abs-0", "abs-12"], trials=5)
-    assert jobs(wide) == [
+    assert study.jobs(wide) == [
         *(Job("iris", "wide", first, count) for first, count in ((0, 4), (4, 1))),
         # Samples that may fill the memory come one trial at a time.
         *(Job("mine.npz", "wide", trial, 1) for trial in range(5)),
@@ -84,16 +71,16 @@ def plain_network(model, trial, units, inputs=4, classes=3):
 
     class Units(nn.Module):
         def forward(self, z):
-            if MIXTURES[model].share is None:
+            if study.MIXTURES[model].share is None:
                 return torch.where(z > 0, z, self.weight * z)
-            marked = MIXTURES[model].absolute(units)
+            marked = study.MIXTURES[model].absolute(units)
             parts = [z[:, k].abs() if k < marked else z[:, k].relu() for k in range(units)]
             return torch.stack(parts, 1)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of("start", trial))
         network = nn.Sequential(nn.Linear(inputs, units), Units(), nn.Linear(units, classes))
-    if MIXTURES[model].share is None:
+    if study.MIXTURES[model].share is None:
         network[1].weight = nn.Parameter(torch.full((units,), -0.5))
     return network
 
@@ -126,8 +113,8 @@ def measured():
     wide, narrow = "abs-0 abs-25 abs-88 abs-100", "narrow-0 narrow-75 narrow-100 narrow-learned"
     models = f"{wide} {narrow}".split()
     config = make(data=["iris"], epochs=EPOCHS, trials=2, models=models)
-    jobs_ = [Job("iris", family, 0, 2) for family in REFERENCE]
-    return {m: own for job in jobs_ for m, own in measure(config, job, Context()).items()}
+    jobs_ = [Job("iris", family, 0, 2) for family in study.REFERENCE]
+    return {m: own for job in jobs_ for m, own in study.measure(config, job, Context()).items()}
 
 
 @pytest.mark.slow
@@ -137,7 +124,7 @@ def test_training_is_that_of_a_plain_loop_at_the_best_rate(measured, model):
     for trial in (0, 1):
         one = samples_of("iris", seed=0, trial=trial, train_size=None)
         scores = []
-        for rate in RATES:  # on held-out training samples, three times as there are few
+        for rate in study.RATES:  # on held-out training samples, three times as there are few
             drawn = []
             for draw in range(3):
                 out = held_out(one.y, 0.2, stream(0, "validation", trial, draw))
@@ -145,7 +132,7 @@ def test_training_is_that_of_a_plain_loop_at_the_best_rate(measured, model):
                 plain_loop(network, one.x[~out], one.y[~out], rate, trial)
                 drawn.append(judged(network, one.x[out], one.y[out]))
             scores.append(tuple(sum(part) / 3 for part in zip(*drawn, strict=True)))
-        best = RATES[scores.index(max(scores))]
+        best = study.RATES[scores.index(max(scores))]
         assert float(own.metrics["rate"][trial]) == pytest.approx(best)
         network = plain_network(model, trial, units)
         losses = plain_loop(network, one.x, one.y, best, trial)
@@ -160,16 +147,16 @@ def test_training_is_that_of_a_plain_loop_at_the_best_rate(measured, model):
 
 def test_metrics_of_curves_and_gains(measured):
     for model, own in measured.items():
-        reference = measured[REFERENCE[MIXTURES[model].family]]
+        reference = measured[study.REFERENCE[study.MIXTURES[model].family]]
         gain = own.metrics["test_accuracy"] - reference.metrics["test_accuracy"]
         assert torch.equal(own.metrics["gain"], gain)
-        assert set(own.metrics) == set(METRICS)
+        assert set(own.metrics) == set(study.METRICS)
         at, accuracy = own.curves["test_accuracy"]
         assert at.tolist() == [0, 1, 2, 3]
         assert torch.equal(accuracy[:, -1].double(), own.metrics["test_accuracy"])
         loss = own.curves["train_loss"][1][:, -1].double()
         assert torch.equal(loss, own.metrics["train_loss"])
-    alone = measure(make(data=["iris"], epochs=1, models=["narrow-100"]), *job())
+    alone = study.measure(make(data=["iris"], epochs=1, models=["narrow-100"]), *job())
     assert "gain" not in alone["narrow-100"].metrics
 
 
@@ -179,7 +166,7 @@ def job(family="narrow"):
 
 def test_a_trial_that_ran_away_has_no_numbers(monkeypatch):
     monkeypatch.setattr("mahalens.studies.hybrid.RATES", (1e30,))
-    (own,) = measure(make(data=["iris"], epochs=4, models=["narrow-0"]), *job()).values()
+    (own,) = study.measure(make(data=["iris"], epochs=4, models=["narrow-0"]), *job()).values()
     assert own.curves["test_accuracy"][0].tolist() == [0, 1, 2, 3, 4]
     assert all(bool(values.isnan().all()) for values in own.metrics.values())
 
@@ -187,19 +174,19 @@ def test_a_trial_that_ran_away_has_no_numbers(monkeypatch):
 def test_rates_by_accuracy_first_then_loss_and_those_that_ran_away_last():
     accuracy = torch.tensor([[90.0, 91, 91, 80, 91], [50, 40, 30, 20, 10]])
     loss = torch.tensor([[0.1, 0.9, 0.5, 0.0, 0.7], [9.0, 1, 1, 1, 1]])
-    assert best_rates(accuracy, loss).tolist() == [RATES[2], RATES[0]]
+    assert study.best_rates(accuracy, loss).tolist() == [study.RATES[2], study.RATES[0]]
     accuracy = torch.tensor([[math.nan, 3.0, math.nan, math.nan, math.nan]])
-    assert best_rates(accuracy, accuracy).tolist() == [RATES[1]]
-    assert best_rates(accuracy * math.nan, accuracy).shape == (1,)
+    assert study.best_rates(accuracy, accuracy).tolist() == [study.RATES[1]]
+    assert study.best_rates(accuracy * math.nan, accuracy).shape == (1,)
 
 
 def test_numbers_of_curves():
     at = torch.tensor([0, 1, 4, 10])
-    assert area(at, 10.0 * at[None]).tolist() == [50.0]
-    assert area(at, torch.full((2, 4), 7.0)).tolist() == [7.0, 7.0]
+    assert study.area(at, 10.0 * at[None]).tolist() == [50.0]
+    assert study.area(at, torch.full((2, 4), 7.0)).tolist() == [7.0, 7.0]
     losses = torch.tensor([[2.0, 1.0, 3.0], [5.0, math.nan, math.nan], [0.5, 0.5, 0.5]])
-    assert epochs_until(losses, 1.0).tolist() == [2.0, 4.0, 1.0]
-    assert epochs_until(losses[None], 1.0).shape == (1, 3)
+    assert study.epochs_until(losses, 1.0).tolist() == [2.0, 4.0, 1.0]
+    assert study.epochs_until(losses[None], 1.0).shape == (1, 3)
     at = torch.tensor([0, 50, 89, 90, 100])
     assert of_curve(at, torch.tensor([[0.0, 1, 2, 4, 9]]))["late_gain"].tolist() == [5.0]
     assert of_curve(torch.tensor([0, 1]), torch.tensor([[3.0, 4.0]]))["late_gain"].tolist() == [1.0]
@@ -225,7 +212,7 @@ def test_units_that_are_dead_flat_or_lean_on():
         [True, True, False, False],
         [[1.0, 0.0, 0.0, 1.0], [-1.0, 2.0, 3.0, 1.0]],
     )
-    numbers = read_layer(net, X)
+    numbers = study.read_layer(net, X)
     assert (numbers["dead"], numbers["dead_relu"], numbers["flat_abs"]) == (25.0, 50.0, 50.0)
     # The last unit says the same to both classes, the third is silent.
     assert numbers["abs_weight"] == pytest.approx(100.0)
@@ -234,12 +221,14 @@ def test_units_that_are_dead_flat_or_lean_on():
     spread = [v.std(correction=0) for v in (X[:, 0], X[:, 1].abs(), X[:, 1].relu())]
     moved = 2 * spread[0] + 2 * spread[1]
     wanted = 100 * float(moved / (moved + spread[2]))
-    assert read_layer(net, X)["abs_weight"] == pytest.approx(wanted, rel=1e-5)
+    assert study.read_layer(net, X)["abs_weight"] == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize("pure", [True, False])
 def test_pure_layers_have_no_share(pure):
-    numbers = read_layer(network_of([[1.0, 0.0]] * 2, [pure] * 2, [[1.0, 2.0], [3.0, 4.0]]), X)
+    numbers = study.read_layer(
+        network_of([[1.0, 0.0]] * 2, [pure] * 2, [[1.0, 2.0], [3.0, 4.0]]), X
+    )
     assert math.isnan(numbers["abs_weight"])
     assert math.isnan(numbers["dead_relu"]) == pure
     assert math.isnan(numbers["flat_abs"]) != pure
@@ -249,7 +238,7 @@ def test_learned_slopes():
     net = nn.Sequential(nn.Linear(2, 2), nn.PReLU(2), nn.Linear(2, 2))
     with torch.no_grad():
         net[1].weight.copy_(torch.tensor([-1.0, 0.5]))
-    numbers = read_layer(net, X)
+    numbers = study.read_layer(net, X)
     assert (numbers["learned_abs"], numbers["dead"]) == (0.25, 0.0)
     assert all(math.isnan(numbers[name]) for name in ("dead_relu", "flat_abs", "abs_weight"))
 

@@ -14,26 +14,12 @@ from torch.nn import functional
 from mahalens.data import held_out, stream
 from mahalens.init import METHODS, initialise
 from mahalens.nn import Abs
-from mahalens.studies.init import (
-    FROM_DATA,
-    MODELS,
-    RIVALS,
-    STARTS,
-    InitConfig,
-    batch_size,
-    choose_rate,
-    epochs_to,
-    finish,
-    leading_axes,
-    measure,
-    read_model,
-    start,
-)
+from mahalens.studies import init as study
 from mahalens.studies.run import Context
 from mahalens.studies.samples import samples_of
 from mahalens.studies.study import Job, Measures, Results
 
-make = InitConfig.with_defaults
+make = study.InitConfig.with_defaults
 IRIS = samples_of("iris", seed=0, trial=0, train_size=None)
 
 
@@ -43,30 +29,30 @@ def small(**options):
 
 
 def measures_of(config, model, first=0, count=1, data="iris"):
-    return measure(config, Job(data, model, first, count), Context())[model]
+    return study.measure(config, Job(data, model, first, count), Context())[model]
 
 
 # --- Options and models -----------------------------------------------------------------------
 
 
 def test_models_are_all_starts_with_both_activations():
-    every = {f"{activation}-{name}" for activation in ("abs", "relu") for name in STARTS}
-    assert set(MODELS) == every - {"abs-cluster-pca-mirror"}
-    for model in MODELS:
-        activation, way = read_model(model)
+    every = {f"{activation}-{name}" for activation in ("abs", "relu") for name in study.STARTS}
+    assert set(study.MODELS) == every - {"abs-cluster-pca-mirror"}
+    for model in study.MODELS:
+        activation, way = study.read_model(model)
         assert activation == {"abs": "Abs", "relu": "ReLU"}[model.split("-")[0]]
         assert {way.hidden, way.output} <= set(METHODS)
         assert set(way.options) <= set(METHODS[way.hidden].options)
     # Each start from data differs in its hidden layer alone from one of the usual ones.
-    usual = {STARTS[name].output for name in RIVALS}
-    assert {STARTS[name].output for name in FROM_DATA} <= usual
+    usual = {study.STARTS[name].output for name in study.RIVALS}
+    assert {study.STARTS[name].output for name in study.FROM_DATA} <= usual
 
 
 # --- Starts -----------------------------------------------------------------------------------
 
 
 def started(model, *who):
-    return start(model, IRIS, IRIS.x, IRIS.y, small(), *(who or ("trial", 0))).module
+    return study.start(model, IRIS, IRIS.x, IRIS.y, small(), *(who or ("trial", 0))).module
 
 
 def test_starts_of_a_trial_share_what_they_can():
@@ -99,7 +85,7 @@ def test_a_start_is_what_initialise_gives(model):
 
 
 def test_variants_are_what_they_are_called():
-    assert leading_axes(IRIS.x, 0.9) == 2
+    assert study.leading_axes(IRIS.x, 0.9) == 2
     assert int(torch.linalg.matrix_rank(started("abs-whiten-90")[0].weight)) == 2
     mirrored = started("relu-cluster-pca-mirror")[0].weight
     assert torch.equal(mirrored[0::2], -mirrored[1::2])
@@ -123,7 +109,7 @@ def test_abs_through_one_point_cannot_tell_opposite_inputs_apart():
 
 def plain_loop(model, samples, seen, rate, *who, epochs=3):
     """Return accuracies before training and after every epoch, and losses of the epochs."""
-    network = start(model, samples, samples.x, samples.y, small(), *who).module
+    network = study.start(model, samples, samples.x, samples.y, small(), *who).module
     order = int(torch.randint(2**62, (), generator=stream(0, "order of batches", *who)))
     optimiser = torch.optim.Adam(network.parameters(), lr=rate)
     shares, losses, count = [], [], len(samples.y)
@@ -135,7 +121,7 @@ def plain_loop(model, samples, seen, rate, *who, epochs=3):
             return shares, losses
         losses.append(0.0)
         batches = torch.randperm(count, generator=stream(order, "batches", epoch + 1))
-        for rows in batches.split(batch_size(count)):
+        for rows in batches.split(study.batch_size(count)):
             loss = functional.cross_entropy(network(samples.x[rows]), samples.y[rows])
             optimiser.zero_grad()
             loss.backward()
@@ -180,9 +166,9 @@ def test_a_rate_is_chosen_on_held_out_training_samples():
             shares, _ = plain_loop("abs-kaiming", part, seen, rate, *who, epochs=4)
             total[place] += np.mean(shares[1:])
     job = Job("iris", "abs-kaiming", 1, 1)
-    assert choose_rate(config, job, 1) == rates[int(total.argmax())] != 0.0001
+    assert study.choose_rate(config, job, 1) == rates[int(total.argmax())] != 0.0001
     # Of equal rates the lowest is taken: nothing changes by either.
-    assert choose_rate(small(epochs=1, table_rates=(2e-9, 1e-9)), job, 1) == 1e-9
+    assert study.choose_rate(small(epochs=1, table_rates=(2e-9, 1e-9)), job, 1) == 1e-9
 
 
 def test_images_choose_from_rates_of_their_own():
@@ -196,6 +182,8 @@ def test_images_choose_from_rates_of_their_own():
 
 
 def test_a_training_that_explodes_has_no_numbers(monkeypatch):
+    start = study.start
+
     def too_large(*given):
         network = start(*given)
         with torch.no_grad():
@@ -212,15 +200,17 @@ def test_a_training_that_explodes_has_no_numbers(monkeypatch):
 def test_epochs_to_a_bound_are_interpolated_between_the_middles_of_epochs():
     loss = torch.tensor([2.0, 0.5, 0.6, 0.1])
     for bound, wanted in ((4.0, 0.25), (2.0, 0.5), (1.0, 1.0), (0.5, 1.5), (9.0, 0.0)):
-        assert epochs_to(8.0, loss, bound) == pytest.approx(wanted)
-    assert 2.5 < epochs_to(8.0, loss, 0.3) < 3.5
-    assert math.isnan(epochs_to(8.0, loss, 0.05))
-    assert math.isnan(epochs_to(8.0, torch.full((3,), math.nan), 1.0))
-    assert epochs_to(8.0, torch.tensor([2.0, 0.0]), 1.0) == 1.5
+        assert study.epochs_to(8.0, loss, bound) == pytest.approx(wanted)
+    assert 2.5 < study.epochs_to(8.0, loss, 0.3) < 3.5
+    assert math.isnan(study.epochs_to(8.0, loss, 0.05))
+    assert math.isnan(study.epochs_to(8.0, torch.full((3,), math.nan), 1.0))
+    assert study.epochs_to(8.0, torch.tensor([2.0, 0.0]), 1.0) == 1.5
     times, logs = [0.0, 0.5, 1.5, 2.5], np.log([8.0, 2.0, 0.5, 0.4])
     for bound in (5.0, 1.7, 0.45):
         slow = np.interp(-math.log(bound), -logs, times)
-        assert epochs_to(8.0, torch.tensor([2.0, 0.5, 0.4]), bound) == pytest.approx(slow, rel=1e-6)
+        assert study.epochs_to(8.0, torch.tensor([2.0, 0.5, 0.4]), bound) == pytest.approx(
+            slow, rel=1e-6
+        )
 
 
 def test_rates_at_the_end_of_the_grid_are_a_caution():
@@ -231,7 +221,7 @@ def test_rates_at_the_end_of_the_grid_are_a_caution():
     }
     measures = {k: Measures({"rate_at_end": torch.tensor(v)}, 1.0) for k, v in ends.items()}
     results = Results(measures, {})
-    finish(config_of("init"), results)
+    study.finish(config_of("init"), results)
     (caution,) = results.cautions
     assert "on iris" in caution
     assert "abs-lsuv in 2 of 3" in caution

@@ -16,25 +16,9 @@ from mahalens.auditing.perturb import GRID_LEVELS, TABLE_LEVELS, level_key, pert
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.nn import Chain
 from mahalens.studies import networks as of
+from mahalens.studies import perturbation as study
 from mahalens.studies.claims import Evidence, judge
-from mahalens.studies.perturbation import (
-    BASELINE,
-    CLAIMS,
-    LOST,
-    METRICS,
-    PAPER,
-    PUBLISHED_MODELS,
-    STUDY,
-    TABLE,
-    Halves,
-    PerturbationConfig,
-    column,
-    perturb_networks,
-    perturbed,
-    published,
-    published_level,
-    published_reliance,
-)
+from mahalens.studies.perturbation import STUDY, PerturbationConfig
 from mahalens.studies.representation import text_of
 from mahalens.studies.run import Context, start
 from mahalens.studies.study import SOURCES
@@ -61,7 +45,7 @@ def starts(model):
 
 
 def accuracies_of(stack, samples):
-    return perturb_networks(stack, *samples, Context())
+    return study.perturb_networks(stack, *samples, Context())
 
 
 @torch.no_grad()
@@ -112,16 +96,6 @@ def test_every_level_is_that_of_plain_modules(samples, model):
             assert gap.abs().max() <= TIE
 
 
-def test_perturbations_are_those_of_the_paper():
-    value, low, high = torch.randn(5, 3), -torch.ones(3), 2 * torch.ones(3)
-    assert torch.equal(perturb(value, low, high, "scale", 0.1), 0.1 * value)
-    clipped = torch.minimum(value, low + 0.1 * (high - low))
-    assert torch.equal(perturb(value, low, high, "clip", 0.1), clipped)
-    moved = 0.9 * value + 0.1 * high
-    torch.testing.assert_close(perturb(value, low, high, "offset", 0.1), moved)
-    assert TABLE == TABLE_LEVELS
-
-
 def test_places_that_are_the_same(samples):
     bare = accuracies_of(starts("linear-l2"), samples)  # there is no activation
     for kind in GRID_LEVELS:
@@ -161,7 +135,7 @@ def test_ranges_are_those_of_all_samples(monkeypatch):
     chain = Chain.parse("Linear(3), ReLU, Linear(2)", inputs=2)
     stack = TrialStack.from_seeds(chain, range(2))
     x = torch.randn(200, 2)
-    low, high = Halves.of(stack).ranges(x)
+    low, high = study.Halves.of(stack).ranges(x)
     for trial in range(2):
         hidden = torch.relu(stack[trial][0](x)).detach()
         torch.testing.assert_close(low[trial, 0], hidden.min(0).values)
@@ -170,7 +144,7 @@ def test_ranges_are_those_of_all_samples(monkeypatch):
 
 def test_perturbing_can_be_stopped(samples):
     with pytest.raises(Interrupted):
-        perturb_networks(starts("abs-bias"), *samples, Context(stop=lambda: True))
+        study.perturb_networks(starts("abs-bias"), *samples, Context(stop=lambda: True))
 
 
 # --- Claims and published values --------------------------------------------------------------
@@ -184,18 +158,19 @@ ROWS = {
 
 @pytest.mark.parametrize("model", ROWS)
 def test_published_values(model):
-    levels = [(kind, level) for kind, levels in TABLE.items() for level in levels]
-    parts = {kind: {} for kind in TABLE}
+    assert study.TABLE == TABLE_LEVELS
+    levels = [(kind, level) for kind, levels in study.TABLE.items() for level in levels]
+    parts = {kind: {} for kind in study.TABLE}
     for (kind, level), accuracy in zip(levels, ROWS[model], strict=True):
-        assert published_level(model, kind, level) == accuracy
-        assert published(FULL, column(kind, level), model, "raw").mean == accuracy
-        assert column(kind, level) in METRICS
+        assert study.published_level(model, kind, level) == accuracy
+        assert study.published(FULL, study.column(kind, level), model, "raw").mean == accuracy
+        assert study.column(kind, level) in study.METRICS
         parts[kind][level_key(level)] = accuracy / 100
-    index = reliance_index(BASELINE["train_accuracy", model].mean / 100, **parts)
-    assert published_reliance(model) == pytest.approx(index, abs=0.0006)
-    assert published(FULL, "offset_-0.1", model.removesuffix("-bias"), "raw") is None
-    assert published(FULL, "late_gain", model, "raw") is None
-    assert published(config_of("perturbation"), "train_accuracy", model, "raw") is None
+    index = reliance_index(study.BASELINE["train_accuracy", model].mean / 100, **parts)
+    assert study.published_reliance(model) == pytest.approx(index, abs=0.0006)
+    assert study.published(FULL, "offset_-0.1", model.removesuffix("-bias"), "raw") is None
+    assert study.published(FULL, "late_gain", model, "raw") is None
+    assert study.published(config_of("perturbation"), "train_accuracy", model, "raw") is None
 
 
 def judged(trials, asked="raw"):
@@ -205,30 +180,34 @@ def judged(trials, asked="raw"):
     for model in ROWS:
         for metric in ("train_accuracy", "test_accuracy"):
             scatter = rng.normal(0, 0.002, trials)
-            columns["raw", model, metric] = BASELINE[metric, model].mean + scatter
-        columns["raw", model, "reliance"] = published_reliance(model) + rng.normal(0, 0.01, trials)
+            columns["raw", model, metric] = study.BASELINE[metric, model].mean + scatter
+        columns["raw", model, "reliance"] = study.published_reliance(model) + rng.normal(
+            0, 0.01, trials
+        )
         for kind, levels in GRID_LEVELS.items():
             for level in levels:
-                if (accuracy := published_level(model, kind, level)) is not None:
+                if (accuracy := study.published_level(model, kind, level)) is not None:
                     values, name = (
                         accuracy + rng.normal(0, 0.002, trials),
-                        perturbed(model, kind, level),
+                        study.perturbed(model, kind, level),
                     )
                     columns["raw", name, "train_accuracy"] = values
-                    columns["raw", name, LOST] = columns["raw", model, "train_accuracy"] - values
+                    columns["raw", name, study.LOST] = (
+                        columns["raw", model, "train_accuracy"] - values
+                    )
 
     def mean(metric, model, variant):
-        value = published(FULL, metric, model, variant)
+        value = study.published(FULL, metric, model, variant)
         return None if value is None else value.mean
 
     lines = judge(
-        CLAIMS, Evidence(columns, {}, mean), study="p", variants=(asked,), sources=SOURCES
+        study.CLAIMS, Evidence(columns, {}, mean), study="p", variants=(asked,), sources=SOURCES
     )
     return {line.id.split("/")[1]: line for line in lines}
 
 
 def test_the_papers_table_upholds_its_claims_but_two():
-    lines = {key: line for key, line in judged(20).items() if line.source == SOURCES[PAPER]}
+    lines = {key: line for key, line in judged(20).items() if line.source == SOURCES[study.PAPER]}
     assert {line.verdict for line in lines.values()} == {"holds", "fails"}
     assert {key for key, line in lines.items() if line.verdict == "fails"} == {
         "scale-10-is-not-significant",  # its text says p > 0.05; its own table has p < 0.001
@@ -261,7 +240,7 @@ def test_defaults_take_mnist_if_it_is_here(tmp_path, monkeypatch):
             (tmp_path / "mnist" / f"{part}-{name}-ubyte").touch()
     config = PerturbationConfig.with_defaults()
     assert (config.data, config.train_size, config.pixels) == ("mnist", 5_000, ("raw",))
-    assert (config.models, config.instead) == (PUBLISHED_MODELS, None)
+    assert (config.models, config.instead) == (study.PUBLISHED_MODELS, None)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +325,7 @@ def test_trials_that_run_away_are_left_out(tmp_path):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """A representation run with the same networks, and one more."""
-    options = {**SMALL["perturbation"], "models": ("relu", *PUBLISHED_MODELS), "group": None}
+    options = {**SMALL["perturbation"], "models": ("relu", *study.PUBLISHED_MODELS), "group": None}
     return make_run("representation", tmp_path_factory.mktemp("source") / "run", **options).path
 
 
@@ -362,7 +341,7 @@ def test_networks_of_a_finished_run_give_the_same_numbers(run, source, tmp_path)
     assert again.numbers() == run.numbers()
     assert again.summary["facts"]["networks"] == str(moved)
     assert "epochs: 6 instead of 5,000" in again.summary["scaled"]
-    for model in PUBLISHED_MODELS:
+    for model in study.PUBLISHED_MODELS:
         name = f"weights/raw-{model}.safetensors"
         ours, theirs = load_file(run.path / name), load_file(source / name)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

@@ -18,14 +18,7 @@ from torch import Tensor
 from mahalens.data import stream
 from mahalens.errors import InputError
 from mahalens.files import write_file
-from mahalens.studies.budget import (
-    OVERHEAD,
-    Cost,
-    estimate,
-    measure_costs,
-    read_time,
-    within_budget,
-)
+from mahalens.studies import run as runner
 from mahalens.studies.claims import Claim, Lower
 from mahalens.studies.folder import RunFolder
 from mahalens.studies.run import execute, start
@@ -226,45 +219,32 @@ def test_what_only_shows_when_it_is_computed_says_where(tmp_path):
 # --- Budgets ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("20m", 1200), ("2H", 7200), ("1h30m", 5400), ("0.5m", 30)],
-)
-def test_times(text, seconds):
-    assert read_time(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "5 minutes", "-5m", "1e9", "5d", "inf", "nan", "0m"])
-def test_no_times(text):
-    with pytest.raises(InputError, match="give a time such as"):
-        read_time(text)
-
-
 def costs_of(samples):
-    return [Cost(0.01, 0.002, samples), Cost(0.0, 0.004, samples)]
+    return [runner.Cost(0.01, 0.002, samples), runner.Cost(0.0, 0.004, samples)]
 
 
 def left_of(samples, speed=1.0, **options):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mahalens.studies.budget.measure_costs", lambda *_: costs_of(samples))
-        return within_budget(STUDY, ToyConfig.with_defaults(**options), {}, speed)
+        patch.setattr("mahalens.studies.run.measure_costs", lambda *_: costs_of(samples))
+        return runner.within_budget(STUDY, ToyConfig.with_defaults(**options), {}, speed)
 
 
 def test_costs_know_the_samples_of_a_file_by_the_name_it_has_in_records():
     config = ToyConfig.with_defaults(data=("folder/My set.npz",), models=("plain",), epochs=1)
-    costs = measure_costs(STUDY, config, {"data": {"My-set": {"training_samples": 321}}})
+    costs = runner.measure_costs(STUDY, config, {"data": {"My-set": {"training_samples": 321}}})
     assert {cost.samples for cost in costs} == {321}
 
 
 def test_trials_go_first_then_samples_then_epochs():
     config = ToyConfig.with_defaults(trials=20, epochs=5_000)
-    whole = estimate(STUDY, config, costs_of(60_000)) - OVERHEAD
+    whole = runner.estimate(STUDY, config, costs_of(60_000)) - runner.OVERHEAD
     assert whole == pytest.approx(1.15 * 20 * (0.01 + 0.006 * 5_000))
     cut = {
-        share: left_of(60_000, trials=20, epochs=5_000, budget=OVERHEAD + share * whole)
+        share: left_of(60_000, trials=20, epochs=5_000, budget=runner.OVERHEAD + share * whole)
         for share in (2.0, 0.5, 0.1, 0.01)
     }
     assert cut[2.0].shortened == ()
+    assert runner.within_budget(STUDY, CONFIG, {}) is CONFIG  # which has no budget
     assert 5 < cut[0.5].trials <= 10
     assert (cut[0.5].train_size, cut[0.5].epochs) == (None, 5000)
     assert cut[0.1].trials == 5
@@ -292,9 +272,9 @@ def test_what_is_left_fits_and_is_not_more_than_was_asked(budget, samples, trial
     except InputError:  # not even the shortest run fits
         shortest = {"trials": min(5, trials), "epochs": 1, "train_size": min(samples, 1_000)}
         tried = ToyConfig.with_defaults(**shortest)
-        assert estimate(STUDY, tried, costs_of(samples)) > 0.5 * budget * speed
+        assert runner.estimate(STUDY, tried, costs_of(samples)) > 0.5 * budget * speed
         return
-    assert estimate(STUDY, left, costs_of(samples)) <= budget * speed
+    assert runner.estimate(STUDY, left, costs_of(samples)) <= budget * speed
     assert min(5, trials) <= left.trials <= trials
     assert left.epochs <= epochs
     assert (left.train_size or samples) <= samples

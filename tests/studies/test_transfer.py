@@ -14,34 +14,14 @@ from mahalens.data import load_set, stream
 from mahalens.data.named import SEQUENCES
 from mahalens.errors import InputError
 from mahalens.nn import Abs, OffsetL2
+from mahalens.studies import transfer as study
 from mahalens.studies.claims import Every
 from mahalens.studies.run import Context
 from mahalens.studies.run import start as start_run
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import Job
-from mahalens.studies.transfer import (
-    DEFAULT,
-    FULL_DATA,
-    MODELS,
-    NETWORKS,
-    SMALL_SEQUENCES,
-    STUDY,
-    TABLE_SETS,
-    TransferConfig,
-    by_channel,
-    chain_of,
-    claims_of,
-    features_of,
-    folds_of,
-    jobs,
-    kernel_features,
-    measure,
-    milestones,
-    trial_samples,
-    warped_distances,
-)
 
-make = TransferConfig.with_defaults
+make = study.TransferConfig.with_defaults
 
 
 def small(**options):
@@ -50,7 +30,7 @@ def small(**options):
 
 
 def measures_of(config, model, first=0, count=1, data="wine"):
-    return measure(config, Job(data, model, first, count), Context())[model]
+    return study.measure(config, Job(data, model, first, count), Context())[model]
 
 
 @pytest.fixture
@@ -75,13 +55,13 @@ def test_defaults_take_sequences_if_they_are_here(tmp_path, monkeypatch):
     monkeypatch.setattr("mahalens.data.named.find_spec", lambda name: None)
     monkeypatch.setenv("MAHALENS_DATA", str(tmp_path))
     config = make()
-    assert (config.data, config.models) == (TABLE_SETS, DEFAULT)
+    assert (config.data, config.models) == (study.TABLE_SETS, study.DEFAULT)
     wanted = "sequences are not on this machine; get them with: mahalens data fetch sequences"
     assert config.without == wanted
     assert wanted in config.deviations()
     monkeypatch.setattr("mahalens.data.named.find_set", lambda name: {})
     config = make()
-    assert (config.data, config.without) == ((*TABLE_SETS, *SMALL_SEQUENCES), None)
+    assert (config.data, config.without) == ((*study.TABLE_SETS, *study.SMALL_SEQUENCES), None)
     assert config.deviations() == [
         "7 of 12 data sets (without basic-motions, japanese-vowels, osuleaf, pickup-gesture, "
         "acsf1)",
@@ -92,10 +72,10 @@ def test_defaults_take_sequences_if_they_are_here(tmp_path, monkeypatch):
 
 def test_the_full_protocol_groups_and_files():
     full = make(published=True)
-    assert (full.data, full.models, full.trials) == (FULL_DATA, tuple(MODELS), 30)
+    assert (full.data, full.models, full.trials) == (study.FULL_DATA, tuple(study.MODELS), 30)
     assert make(published=True, models=["knn"]).models == ("knn",)
     some = make(published=True, data=["tables"])
-    assert (some.data, some.deviations()) == (TABLE_SETS, ["4 of 12 data sets"])
+    assert (some.data, some.deviations()) == (study.TABLE_SETS, ["4 of 12 data sets"])
     assert make(data=["sequences", "wine"]).data == (*SEQUENCES, "wine")
     texts = make(data=["mine.npz"], train_size=20).deviations()
     assert {
@@ -105,9 +85,9 @@ def test_the_full_protocol_groups_and_files():
     } <= set(texts)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", study.NETWORKS)
 def test_names_say_what_networks_are(name):
-    layers = list(chain_of(name, 5, 3, 4).build())
+    layers = list(study.chain_of(name, 5, 3, 4).build())
     assert isinstance(layers[-2 if "neg" in name else -1], OffsetL2) == ("l2" in name)
     variants = [layer.variant for layer in layers if isinstance(layer, OffsetL2)]
     wanted = "published-code" if "code" in name else "paper"
@@ -118,7 +98,7 @@ def test_names_say_what_networks_are(name):
 
 
 def test_claims_are_about_each_set_and_about_all_of_a_kind():
-    rows = {claim.key: claim for claim in claims_of(make(data=["wine", "iris", "gunpoint"]))}
+    rows = {claim.key: claim for claim in study.claims_of(make(data=["wine", "iris", "gunpoint"]))}
     one = rows["relu-l2-neg-keeps-up-with-relu-linear"]
     assert one.statement == "ReLU-L2-Neg loses less than 2 points against ReLU-Linear."
     assert (one.predicate.side, one.predicate.bound, one.on) == ("above", -2, ())
@@ -130,7 +110,9 @@ def test_claims_are_about_each_set_and_about_all_of_a_kind():
     falls = {(part.model, part.than) for part in rows["no-collapse"].predicate.parts}
     assert ("kernels-l2 (gunpoint)", "kernels-linear (gunpoint)") in falls
     assert not any("kernels" in model and "wine" in model for model, _ in falls)
-    keys = {claim.key for claim in claims_of(make(data=["wine"], models=["relu-linear", "knn"]))}
+    keys = {
+        claim.key for claim in study.claims_of(make(data=["wine"], models=["relu-linear", "knn"]))
+    }
     assert "no-collapse" not in keys
     assert not [key for key in keys if "sequences" in key or "kernels" in key]
 
@@ -140,14 +122,14 @@ def test_claims_are_about_each_set_and_about_all_of_a_kind():
 
 def test_a_trial_is_a_split_of_its_own_with_classes_as_they_were():
     whole = load_set("wine")
-    one, two, again = (trial_samples(small(), "wine", trial) for trial in (0, 1, 0))
+    one, two, again = (study.trial_samples(small(), "wine", trial) for trial in (0, 1, 0))
     assert torch.bincount(one.y).equal(torch.bincount(whole.y))
     assert torch.bincount(two.test_y).equal(torch.bincount(whole.test_y))
     assert not one.test_x.equal(two.test_x)
     assert again.x.equal(one.x)
     assert one.x.mean(0).abs().max() < 1e-6
     assert (one.x.std(0, correction=0) - 1).abs().max() < 1e-5
-    few = trial_samples(small(train_size=30), "wine", 0)
+    few = study.trial_samples(small(train_size=30), "wine", 0)
     assert len(few.y) == 30
     assert (torch.bincount(few.y) / 30 - torch.bincount(whole.y) / len(whole.y)).abs().max() < 0.05
     # All samples are used once: some affine map takes them to the whole set.
@@ -161,16 +143,16 @@ def test_a_trial_is_a_split_of_its_own_with_classes_as_they_were():
 
 def test_a_set_of_the_user_keeps_its_split_and_channels_their_scales(series):
     whole_set.cache_clear()
-    own, whole = trial_samples(small(data=[series]), series, 1), load_set(series)
+    own, whole = study.trial_samples(small(data=[series]), series, 1), load_set(series)
     assert own.y.equal(whole.y)
     assert own.image_shape == (2, 12)
     cube, other = (x.reshape(-1, 2, 12).double() for x in (whole.x, whole.test_x))
     mean = cube.mean((0, 2), keepdim=True)
     spread = (cube - mean).square().mean((0, 2), keepdim=True).sqrt()
     assert torch.allclose(own.x.double(), ((cube - mean) / spread).flatten(1), atol=1e-5)
-    scaled = by_channel(whole.x, whole.test_x, (2, 12))[1].double()
+    scaled = study.by_channel(whole.x, whole.test_x, (2, 12))[1].double()
     assert torch.allclose(scaled, ((other - mean) / spread).flatten(1), atol=1e-5)
-    facts = STUDY.check(small(data=["wine", series]), None)["data"]
+    facts = study.STUDY.check(small(data=["wine", series]), None)["data"]
     assert facts["wine"]["source"].endswith("load_wine, split anew by every trial")
     assert (facts["mine_TRAIN"]["channels"], facts["mine_TRAIN"]["steps"]) == (2, 12)
     assert facts["mine_TRAIN"]["source"] == series
@@ -179,7 +161,7 @@ def test_a_set_of_the_user_keeps_its_split_and_channels_their_scales(series):
 @pytest.mark.parametrize("count", [4, 37, 199, 200, 301])
 def test_folds(count):
     y = torch.arange(count) % 3
-    folds = folds_of(y, torch.Generator().manual_seed(1))
+    folds = study.folds_of(y, torch.Generator().manual_seed(1))
     assert len(folds) == (4 if count < 200 else 1)
     for fold in folds:
         assert len(fold.held) == count // 4
@@ -191,9 +173,9 @@ def test_folds(count):
 
 def test_too_few_samples(series, tmp_path):
     with pytest.raises(InputError, match=r"^3 training samples; give at least 4$"):
-        folds_of(torch.tensor([0, 1, 1]), torch.Generator())
+        study.folds_of(torch.tensor([0, 1, 1]), torch.Generator())
     with pytest.raises(InputError, match="3 training samples; give at least 4, some to be held"):
-        start_run(STUDY, small(data=[series], train_size=3), tmp_path / "run")
+        start_run(study.STUDY, small(data=[series], train_size=3), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -207,9 +189,9 @@ BUILD = {
 
 def slow_train(config, model, trial):
     """Choose, then train on all samples: one trial as a plain module by torch's own optimiser."""
-    own = trial_samples(config, "wine", trial)
+    own = study.trial_samples(config, "wine", trial)
     seed = int(torch.randint(2**62, (1,), generator=stream(config.seed, "start", trial)))
-    sign, marks = (-1 if model.endswith("neg") else 1), milestones(config.epochs)
+    sign, marks = (-1 if model.endswith("neg") else 1), study.milestones(config.epochs)
 
     def course(x, y, rate, epochs, look):
         torch.manual_seed(seed)
@@ -228,7 +210,7 @@ def slow_train(config, model, trial):
     losses = {}
     for rate in config.rates:
         per_fold = []
-        for fold in folds_of(own.y, stream(config.seed, "folds", trial)):
+        for fold in study.folds_of(own.y, stream(config.seed, "folds", trial)):
 
             def look(outputs, held=fold.held):
                 return float(functional.cross_entropy(outputs[held], own.y[held]))
@@ -259,8 +241,8 @@ def test_metrics_are_those_of_the_kept_weights():
     config = small()
     measures = measures_of(config, "relu-l2", 0, 2)
     for trial in (0, 1):
-        own = trial_samples(config, "wine", trial)
-        module = chain_of("relu-l2", 13, 3, 8).build()
+        own = study.trial_samples(config, "wine", trial)
+        module = study.chain_of("relu-l2", 13, 3, 8).build()
         module.load_state_dict({name: w[trial] for name, w in measures.weights.items()})
         outputs = module(own.test_x)
         chosen = outputs.argmax(1)
@@ -286,8 +268,8 @@ def test_a_rate_that_runs_away_is_not_chosen():
 
 def test_all_heads_learn():
     config = small(epochs=60, models=["relu-l2", "none-l2-neg-code", "boosting"])
-    for job in jobs(config):
-        metrics = measure(config, job, Context())[job.work].metrics
+    for job in study.jobs(config):
+        metrics = study.measure(config, job, Context())[job.work].metrics
         assert float(metrics["test_accuracy"].mean()) > 80
 
 
@@ -295,7 +277,7 @@ def test_all_heads_learn():
 
 
 def test_neighbours_by_hand():
-    own, metrics = trial_samples(small(), "wine", 0), measures_of(small(), "knn").metrics
+    own, metrics = study.trial_samples(small(), "wine", 0), measures_of(small(), "knn").metrics
     distances = torch.cdist(own.test_x.double(), own.x.double())
     votes = own.y[distances.topk(int(metrics["neighbours"]), largest=False).indices]
     slow = torch.stack([torch.bincount(row, minlength=3).argmax() for row in votes])
@@ -338,9 +320,9 @@ def test_warping_beside_the_plain_recursion(share):
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(count, 2, 13, generator=generator) for count in (3, 4))
     slow = [[warped(one, two, math.ceil(share * 13)) for two in b] for one in a]
-    distances = warped_distances(a, b, share)
+    distances = study.warped_distances(a, b, share)
     assert torch.allclose(distances, torch.tensor(slow).float(), rtol=1e-5)
-    assert distances.equal(warped_distances(a, b, share, at_once=5))
+    assert distances.equal(study.warped_distances(a, b, share, at_once=5))
     if share == 0:
         assert torch.allclose(distances, (a[:, None] - b).square().sum((2, 3)), rtol=1e-5)
 
@@ -349,7 +331,7 @@ def test_warping_beside_the_plain_recursion(share):
 
 
 def features(x, count=9):
-    return kernel_features(x, count, torch.Generator().manual_seed(0))
+    return study.kernel_features(x, count, torch.Generator().manual_seed(0))
 
 
 def test_features_of_kernels():
@@ -364,7 +346,7 @@ def test_features_of_kernels():
     for steps in (1, 2, 5, 7, 8):
         assert features(torch.ones(2, 1, steps)).isfinite().all()
     x, test_x = torch.randn(20, 24), torch.randn(5, 24) + 3
-    own, other = features_of(x, test_x, (2, 12), 4, torch.Generator().manual_seed(0))
+    own, other = study.features_of(x, test_x, (2, 12), 4, torch.Generator().manual_seed(0))
     assert own.mean(0).abs().max() < 1e-5
     assert other.shape == (5, 8)
 
@@ -372,7 +354,7 @@ def test_features_of_kernels():
 def test_every_model_of_sequences(series):
     models = ("relu-l2-neg", "kernels-linear", "kernels-l2", "knn", "dtw")
     config = small(data=["wine", series], models=models, epochs=40, trials=6)
-    works = [(job.variant, job.work) for job in jobs(config)]
+    works = [(job.variant, job.work) for job in study.jobs(config)]
     assert works.count(("wine", "relu-l2-neg")) == 2
     assert {work for data, work in works if data == "wine"} == {"relu-l2-neg", "knn"}
     for model in models:
