@@ -33,11 +33,13 @@ def planted():
 
 
 def test_counts_are_those_of_the_audit():
-    watch = Watch(samples())
-    metrics, record = watch(planted(), 0), mahalens.audit(planted(), samples())
+    watch, model = Watch(samples()), planted()
+    for part in (model[3].weight.data, model[3].bias.data):  # a fault in the second layer too
+        part[1] = part[0]
+    metrics, record = watch(model, 0), mahalens.audit(model, samples())
     counts = {name: metrics[f"audit/{name}"] for name in FAULTS}
     rare = sum(len(layer.units.rare["0.05"]) for layer in record.layers)
-    assert counts == dict(zip(FAULTS, (1, rare, 0, 2, 1), strict=True))
+    assert counts == dict(zip(FAULTS, (1, rare, 0, 2 + 1, 1), strict=True))
     assert (metrics["audit/dead/0"], metrics["audit/dead/3"]) == (1, 0)
     for name, count in counts.items():
         assert count == metrics[f"audit/{name}/0"] + metrics[f"audit/{name}/3"]
