@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mahalens.auditing.follow import (
+from mahalens.auditing.site import (
+    Fold,
     Node,
     Recognised,
     Root,
+    Site,
     affine_of,
     alone,
     by_unit,
@@ -27,7 +29,6 @@ from mahalens.auditing.follow import (
     recorded,
     written,
 )
-from mahalens.auditing.site import Fold, Site
 from mahalens.auditing.trace import (
     ACROSS_UNITS,
     ARITHMETIC,

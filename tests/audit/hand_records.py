@@ -1,14 +1,12 @@
 """Small models with planted units, and records of them made the slow and obvious way."""
 
-import msgspec
 import torch
-from records import units_of
+from records import bare_layer, changed, unit_reading, where
 from torch import nn
 
 from mahalens.auditing.pairs import PairReading
 from mahalens.auditing.readings import HyperplaneReading
-from mahalens.auditing.record import AuditRecord, DataFacts, LayerRecord, Settings
-from mahalens.auditing.verdict import Verdict
+from mahalens.auditing.record import AuditRecord, DataFacts, Settings
 
 ACTIVATIONS = {
     "relu": torch.relu,
@@ -35,45 +33,17 @@ def hand_record(model, x, layers, **settings):
     )
 
 
-def hand_layer(
-    model, x, tolerance, name, activation="relu", feeds=None, norm=None, calls=1, near=1e-5
-):
-    module = model.get_submodule(name)
-    seen = []
-    handle = model.get_submodule(norm or name).register_forward_hook(
-        lambda module, args, output: seen.append(output.detach())
-    )
-    was = model.training
-    model.eval()
-    with torch.no_grad():
-        model(x)
-    model.train(was)
-    handle.remove()
-    units = module.weight.shape[0]
-    last = isinstance(module, nn.Linear)
-    z = torch.cat([(out if last else out.movedim(1, -1)).reshape(-1, units) for out in seen])
-    active = ACTIVATIONS[activation](z)
+def hand_layer(model, x, tolerance, name, norm=None, near=1e-5, activation="relu", **more):
+    last = isinstance(model.get_submodule(name), nn.Linear)
+    active = ACTIVATIONS[activation](outputs_of(model, norm or name, x, last))
     weight, bias = rows_of(model, name, norm)
-    reading = units_of(z.float(), active.float(), [], 1)
-    dead = tuple((active.abs() <= tolerance).all(0).nonzero().flatten().tolist())
-    nothing = torch.zeros(units)
-    return LayerRecord(
-        name=name,
-        kind=type(module).__name__,
-        units_count=units,
+    nothing = torch.zeros(len(weight))
+    return bare_layer(
+        name,
+        unit_reading(len(weight), dead=where((active.abs() <= tolerance).all(0))),
         inputs=weight.shape[1],
         activation=activation,
         folded="BatchNorm" if norm else None,
-        calls=calls,
-        positions=1,
-        rows=len(z),
-        feeds=feeds,
-        units=type(reading)(
-            **{
-                **{field: getattr(reading, field) for field in reading.__struct_fields__},
-                "dead": dead,
-            }
-        ),
         hyperplanes=HyperplaneReading(
             length=weight.norm(dim=1),
             mean_distance=nothing,
@@ -83,16 +53,27 @@ def hand_layer(
             positive=nothing,
         ),
         pairs=pairs_of(weight, bias, near),
-        verdict=Verdict(word="mixed", score=None, share=None, chance=None, reason=""),
+        **more,
     )
+
+
+def outputs_of(model, name, x, last):
+    """Rows [R, K] that a module gives; ``last`` is whether its units are along the last axis."""
+    seen = []
+    handle = model.get_submodule(name).register_forward_hook(
+        lambda module, args, output: seen.append(output.detach())
+    )
+    was = model.training
+    with torch.no_grad():
+        model.eval()(x)
+    model.train(was)
+    handle.remove()
+    return torch.cat([(out if last else out.movedim(1, -1)).flatten(0, -2) for out in seen])
 
 
 def with_pairs(record, layer, **pairs):
     """The record with other pairs in one layer, such as ``mirrored=((0, 1),)``."""
-    layers = list(record.layers)
-    told = msgspec.structs.replace(layers[layer].pairs, **pairs)
-    layers[layer] = msgspec.structs.replace(layers[layer], pairs=told)
-    return msgspec.structs.replace(record, layers=tuple(layers))
+    return changed(record, layer, **{f"pairs__{kind}": units for kind, units in pairs.items()})
 
 
 def rows_of(model, name, norm=None):
@@ -154,8 +135,8 @@ def plant(layer, reader=None, *, dead=(), copies=(), mirrors=(), equal_reads=Tru
         for unit in dead:
             layer.bias[unit] = -1000.0
         for i, j, factor in (*copies, *((i, j, -a) for i, j, a in mirrors)):
-            layer.weight[j] = factor * layer.weight[i]
-            layer.bias[j] = factor * layer.bias[i]
+            for part in (layer.weight, *([] if layer.bias is None else [layer.bias])):
+                part[j] = factor * part[i]
         units = layer.weight.shape[0]
         for i, j, factor in mirrors if equal_reads else ():
             reads = reader.weight.view(len(reader.weight), units, -1)
@@ -165,13 +146,9 @@ def plant(layer, reader=None, *, dead=(), copies=(), mirrors=(), equal_reads=Tru
 def centre(model, name, x):
     """Put every hyperplane of a layer into the middle of its inputs, so that none is dead."""
     layer = model.get_submodule(name)
-    seen = []
-    handle = layer.register_forward_hook(lambda module, args, output: seen.append(output))
     with torch.no_grad():
-        model(x)
-        units = -1 if isinstance(layer, nn.Linear) else 1
-        layer.bias -= seen[0].movedim(units, 0).flatten(1).median(1).values
-    handle.remove()
+        rows = outputs_of(model, name, x, isinstance(layer, nn.Linear))
+        layer.bias -= rows.median(0).values
 
 
 def mlp(dtype=torch.float32, activation=None):

@@ -204,17 +204,10 @@ def units_of(z, active, by_class, positions):
 
 def unit_reading(count, dead=(), saturated=(), silent=0.0, **changed):
     """Units that all respond alike, but for what is given."""
-    one = torch.ones(count)
     names = ("active", "flat", "mean", "std", "skewness", "least", "greatest")
-    return UnitReading(
-        dead=tuple(dead),
-        rare={},
-        always=(),
-        saturated=tuple(saturated),
-        quantiles=one[:, None],
-        silent_share=silent,
-        **{**{name: one.clone() for name in names}, **changed},
-    )
+    alike = {name: torch.ones(count) for name in names}
+    alike |= {"rare": {}, "always": (), "quantiles": torch.ones(count, 1), "silent_share": silent}
+    return UnitReading(dead=tuple(dead), saturated=tuple(saturated), **{**alike, **changed})
 
 
 def hyperplanes_of(z, weight, by_class):
@@ -276,37 +269,39 @@ def perturbation():
     )
 
 
+def bare_layer(name, units, **more):
+    """A Linear of which nothing is known but its units, and what is given."""
+    given = {"units_count": len(units.mean), "inputs": 10, "hyperplanes": None, "pairs": None}
+    given |= {"kind": "Linear", "activation": "relu", "calls": 1, "positions": 1, "rows": 5}
+    verdict = Verdict(word="mixed", score=None, share=None, chance=None, reason="")
+    return LayerRecord(name=name, units=units, **{"verdict": verdict, **given, **more})
+
+
 def broken_layer(classes, units=4):
     """All units dead; what is undefined is NaN."""
     nothing = torch.zeros(units)
     unknown = torch.full((units,), math.nan)
     every = tuple(range(units))
-    return LayerRecord(
-        name="broken",
-        kind="Linear",
-        units_count=units,
-        inputs=10,
-        activation="relu",
-        calls=2,
-        positions=2,
-        rows=240,
-        units=UnitReading(
+    return bare_layer(
+        "broken",
+        unit_reading(
+            units,
             dead=every,
+            silent=1.0,
             rare={"0.05": every, "0.01": every},
-            always=(),
-            saturated=(),
             active=nothing,
-            flat=torch.ones(units),
             mean=-torch.ones(units),
             std=nothing,
             skewness=unknown,
             least=-torch.ones(units),
             greatest=-torch.ones(units),
             quantiles=-torch.ones(units, len(LEVELS)),
-            silent_share=1.0,
             silent_samples=tuple(range(8)),
             silent_by_class=torch.ones(classes) if classes else None,
         ),
+        calls=2,
+        positions=2,
+        rows=240,
         hyperplanes=HyperplaneReading(
             length=nothing,
             mean_distance=unknown,
@@ -315,7 +310,6 @@ def broken_layer(classes, units=4):
             chance=unknown,
             positive=nothing,
         ),
-        pairs=None,
         verdict=Verdict(
             word="broken", score=None, share=None, chance=None, reason="all 4 units are dead"
         ),

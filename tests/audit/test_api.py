@@ -1,7 +1,5 @@
 """The audit finds what was built in, reads what is there, and refuses what it cannot read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -58,14 +56,13 @@ class TestBuiltIn:
         assert layer.hyperplanes.through.all()
         assert layer.pairs.mirrored == layer.pairs.duplicate == layer.pairs.parallel == ()
         assert (layer.verdict.word, layer.verdict.share) == ("distance-like", 1)
-
-    def test_the_true_gaussian_is_met_within_the_error_of_its_sample(self, gaussian):
+        # The true Gaussian is met within the error of its sample, about 1 / sqrt(N) by entry.
         rows = torch.linalg.inv(gaussian.factor)
         network = two_layers(rows, -rows @ gaussian.mean, Abs())
-        layer = mahalens.audit(network, sample(gaussian, 20_000)).layers[0]
-        # Entries of the sample's covariance of a whitened Gaussian err by about 1 / sqrt(N).
-        assert layer.whitening.sphericity < 3 * (6 * 7 / 20_000) ** 0.5
-        assert layer.hyperplanes.mean_spreads.abs().max() < 4 / 20_000**0.5
+        # Batches are so small that the baseline draws no sample from some.
+        layer = mahalens.audit(network, x, batch_size=16).layers[0]
+        assert layer.whitening.sphericity < 3 * (6 * 7 / 4000) ** 0.5
+        assert layer.hyperplanes.mean_spreads.abs().max() < 4 / 4000**0.5
 
     def test_every_exact_relu_pair_is_found(self, gaussian):
         rows, bias = drawn(40, 6, seed=1), drawn(40, seed=2)
@@ -119,8 +116,6 @@ class TestBuiltIn:
         assert "2 units gave NaN" in layer.notes[0]
         assert layer.units.mean.isnan().tolist() == [True, True, False]
         assert "2 of 3 units of layer 0 give no numbers" in record.verdict
-        assert repr(record).startswith("AuditRecord('Sequential', 1 layer, 30 samples: ")
-        assert len(repr(record)) <= 200
 
 
 @pytest.fixture(scope="module")
@@ -395,8 +390,6 @@ class TestRefusals:
             mahalens.prune(model, 3)
         with pytest.raises(InputError, match="the other record is a int"):
             record.diff(3)
-        with pytest.raises(InputError, match="there are 0, 2, and a name is a text, such as '0'"):
-            record.layer(0)
 
     def test_a_saved_record_may_be_read_by_whom_any_new_file_may(self, tmp_path):
         mahalens.audit(small(), (X, Y)).save(tmp_path / "audit.safetensors")

@@ -1,7 +1,5 @@
 """The data of an audit: whatever form it comes in, and the classes of its samples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

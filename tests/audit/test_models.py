@@ -68,6 +68,25 @@ def assert_layers(record, model, x, names, forward=None):
         assert_read(layer, rows, LABELS, positive if layer.activation == "relu" else None)
 
 
+def assert_network(model, x, layers, norms=None, skipped=()):
+    """A network has these layers (kind, activation, positions), and all are as hooks see them."""
+    record = read(model, x)
+    assert summary(record, "kind", "activation", "positions") == layers
+    assert tuple(part.name for part in record.skipped) == skipped
+    parts = dict(model.named_modules())
+    for name, layer in zip(layers, record.layers, strict=True):
+        rows, scale = rows_of_samples(model, one_by_one(x), name), torch.ones(())
+        assert layer.folded == ("BatchNorm" if name in (norms or ()) else None)
+        if layer.folded:
+            norm = parts[norms[name]]
+            rows, scale = folded(rows, norm), norm.weight / (norm.running_var + norm.eps).sqrt()
+        assert_read(layer, rows, LABELS, positive if layer.activation == "relu" else None)
+        length = parts[name].weight.detach().flatten(1).double().norm(dim=1) * scale.abs().detach()
+        # The scale is worked out in float32 here.
+        torch.testing.assert_close(layer.hyperplanes.length, length, rtol=1e-6, atol=0)
+    return record
+
+
 class BasicBlock(nn.Module):
     """A residual block as in a ResNet: the sum is made in place, as is the ReLU."""
 
@@ -101,33 +120,18 @@ def resnet():
 class TestConvolutions:
     def test_residual_network(self):
         model, x = stirred(resnet()), images()
-        record = read(model, x)
-        normed = "BatchNorm"
-        assert summary(record, "kind", "activation", "folded") == {
-            "conv1": ("Conv2d", "relu", normed),
-            "layer1.conv1": ("Conv2d", "relu", normed),
-            "layer1.conv2": ("Conv2d", "none", normed),  # its ReLU comes after a sum
-            "layer2.conv1": ("Conv2d", "relu", normed),
-            "layer2.conv2": ("Conv2d", "none", normed),
-            "layer2.downsample.0": ("Conv2d", "none", normed),
-            "fc": ("Linear", "none", None),
+        layers = {
+            "conv1": ("Conv2d", "relu", 81),
+            "layer1.conv1": ("Conv2d", "relu", 25),
+            "layer1.conv2": ("Conv2d", "none", 25),  # its ReLU comes after a sum
+            "layer2.conv1": ("Conv2d", "relu", 9),
+            "layer2.conv2": ("Conv2d", "none", 9),
+            "layer2.downsample.0": ("Conv2d", "none", 9),
+            "fc": ("Linear", "none", 1),
         }
-        assert record.skipped == ()
-        parts = dict(model.named_modules())
-        for name, norm in {
-            "conv1": "bn1",
-            "layer1.conv2": "layer1.bn2",
-            "layer2.conv1": "layer2.bn1",
-            "layer2.downsample.0": "layer2.downsample.1",
-        }.items():
-            rows = folded(rows_of_samples(model, one_by_one(x), name), parts[norm])
-            layer = record.layer(name)
-            scale = parts[norm].weight / (parts[norm].running_var + parts[norm].eps).sqrt()
-            length = parts[name].weight.flatten(1).double().norm(dim=1) * scale.abs()
-            # The scale is worked out in float32 here.
-            torch.testing.assert_close(layer.hyperplanes.length, length.detach(), rtol=1e-6, atol=0)
-            assert_read(layer, rows, LABELS, positive if layer.activation == "relu" else None)
-        assert_layers(record, model, x, ["fc"])
+        norms = {name: name.replace("conv", "bn") for name in layers if "conv" in name}
+        norms["layer2.downsample.0"] = "layer2.downsample.1"
+        record = assert_network(model, x, layers, norms)
         accuracy = float((model.eval()(x).argmax(1) == LABELS).double().mean())
         assert record.accuracy == pytest.approx(accuracy)
 
@@ -138,19 +142,16 @@ class TestConvolutions:
             nn.Conv2d(8, 12, 1, groups=4), nn.Hardtanh(-2, 2), nn.AdaptiveAvgPool2d(1),
             nn.Flatten(), nn.Linear(12, 3),
         )  # fmt: skip
-        x = images()
-        record = read(stirred(model), x)
-        assert summary(record, "activation", "inputs") == {
-            "0": ("relu6", 27),
-            "3": ("hardswish", 9),
-            "6": ("hardtanh(-2, 2)", 2),
-            "10": ("none", 12),
+        layers = {
+            "0": ("Conv2d", "relu6", 25),
+            "3": ("Conv2d", "hardswish", 25),
+            "6": ("Conv2d", "hardtanh(-2, 2)", 25),
+            "10": ("Linear", "none", 1),
         }
+        record = assert_network(stirred(model), images(), layers, {"0": "1", "3": "4"})
+        assert [layer.inputs for layer in record.layers] == [27, 9, 2, 12]
         assert [layer.geometry.get("groups") for layer in record.layers] == [(1,), (8,), (4,), None]
-        for name, norm in (("0", model[1]), ("3", model[4])):
-            rows = folded(rows_of_samples(model, one_by_one(x), name), norm)
-            assert_read(record.layer(name), rows, LABELS)
-        rows = torch.cat(folded(rows_of_samples(model, one_by_one(x), "0"), model[1]))
+        rows = torch.cat(folded(rows_of_samples(model, one_by_one(images()), "0"), model[1]))
         torch.testing.assert_close(record.layer("0").units.flat, (rows > 6).double().mean(0))
 
     def test_units_of_different_groups_are_no_pairs(self):
@@ -208,25 +209,15 @@ class TestConvolutions:
             gate = net.excite(functional.relu(net.squeeze(gate), inplace=True))
             return {"out": net.head((x * functional.hardsigmoid(gate)).mean((2, 3)))}
 
-        model, x = (
-            Net(
-                follow,
-                conv=lambda: nn.Conv2d(3, 8, 3, padding=1),
-                squeeze=lambda: nn.Conv2d(8, 2, 1),
-                excite=lambda: nn.Conv2d(2, 8, 1),
-                head=linear(8, 3),
-            ),
-            images(),
-        )
-        record = read(model, x)
-        found = summary(record, "activation", "positions")
-        assert found == {
-            "conv": ("silu", 81),
-            "squeeze": ("relu", 1),
-            "excite": ("hardsigmoid", 1),
-            "head": ("none", 1),
+        sizes = {"conv": (3, 8, 3, 1, 1), "squeeze": (8, 2, 1), "excite": (2, 8, 1)}
+        parts = {name: functools.partial(nn.Conv2d, *size) for name, size in sizes.items()}
+        layers = {
+            "conv": ("Conv2d", "silu", 81),
+            "squeeze": ("Conv2d", "relu", 1),
+            "excite": ("Conv2d", "hardsigmoid", 1),
+            "head": ("Linear", "none", 1),
         }
-        assert_layers(record, model, x, found)
+        assert_network(Net(follow, **parts, head=linear(8, 3)), images(), layers)
 
     @pytest.mark.parametrize(("activation", "name"), [(torch.relu, "relu"), (torch.abs, "none")])
     def test_pooling_before_the_activation(self, activation, name):
@@ -421,16 +412,13 @@ class TestTransformers:
     def test_vision_transformer(self):
         torch.manual_seed(3)
         model, x = Vision(), torch.randn(11, 3, 8, 8)
-        record = read(model, x)
-        found = summary(record, "kind", "activation", "positions")
-        assert found == {
+        layers = {
             "patch_embed": ("Conv2d", "none", 4),
             "qkv": ("Linear", "none", 5),
             "mlp.0": ("Linear", "gelu", 5),
             "head": ("Linear", "none", 1),
         }
-        assert_layers(record, model, x, found)
-        (left,) = record.skipped
+        (left,) = assert_network(model, x, layers, skipped=("the model itself",)).skipped
         assert left.kind == "Vision"
         assert "another way" in left.reason
 
@@ -496,10 +484,20 @@ class TestPadding:
         model, data = Bag(), padded("tokens")
         assert audit(model, data).layer("layer").rows == 3200
         assert audit(model, data, mask="tokens").layer("layer").rows == 800
-        with pytest.raises(InputError, match="mask names 'real', not among input_ids, tokens"):
-            audit(model, data, mask="real")
-        with pytest.raises(InputError, match="mask is a Tensor; give the key"):
-            audit(model, data, mask=torch.ones(3))
+
+    @pytest.mark.parametrize(
+        ("data", "options", "message"),
+        [
+            (padded("tokens"), {"mask": "real"}, "mask names 'real', not among input_ids, tokens"),
+            (padded("tokens"), {"mask": torch.ones(3)}, "mask is a Tensor; give the key"),
+            ({}, {}, "without tensors; give arguments of the model"),
+            ({"input_ids": "words"}, {}, "without tensors; give arguments of the model"),
+            (Encoding({"input_ids": [[1, 2], [3]]}), {}, "without tensors; give arguments"),
+        ],
+    )
+    def test_mappings_that_are_refused(self, data, options, message):
+        with pytest.raises(InputError, match=message):
+            audit(Bag(), data, **options)
 
     def test_padding_may_be_no_numbers(self):
         model, data = Bag(), padded()
@@ -523,13 +521,6 @@ class TestPadding:
             assert record.layer("layer").rows == 800
             assert record.accuracy is not None
             assert torch.equal(record.layer("layer").units.class_mean, wanted.units.class_mean)
-
-    @pytest.mark.parametrize(
-        "data", [{}, {"input_ids": "words"}, Encoding({"input_ids": [[1, 2], [3]]})]
-    )
-    def test_mappings_without_tensors_are_refused(self, data):
-        with pytest.raises(InputError, match="without tensors; give arguments of the model"):
-            audit(Bag(), data)
 
 
 def fused(net, tokens):
@@ -576,12 +567,9 @@ class TestSeveralUses:
     def test_the_linear_part_of_a_recurrent_network(self, kind):
         parts = {"embedding": lambda: nn.Embedding(9, 6), "rnn": lambda: kind(6, 5)}
         model, tokens = Net(fused, **parts, head=linear(5, 3)), torch.randint(0, 9, (11, 6))
-        record = read(model, tokens)
-        assert summary(record, "positions", "rows") == {"head": (6, 66)}
-        assert_layers(record, model, tokens, ["head"])
-        reasons = {part.name: part.reason for part in record.skipped}
-        assert set(reasons) == {"embedding", "rnn"}
-        assert "fused" in reasons["rnn"]
+        skipped = ("embedding", "rnn")
+        record = assert_network(model, tokens, {"head": ("Linear", "none", 6)}, skipped=skipped)
+        assert "fused" in record.skipped[1].reason
 
     def test_a_cell_in_a_loop(self):
         model, x = hand_written(), sequences(6, 4)
@@ -771,13 +759,7 @@ class TestWeights:
     def test_weights_that_are_computed(self, norm):
         torch.manual_seed(6)
         model = nn.Sequential(norm(nn.Linear(4, 6)), nn.ReLU(), norm(nn.Linear(6, 3))).eval()
-        x = vectors()
-        record = read(model, x)
-        assert [layer.name for layer in record.layers] == ["0", "2"]
-        assert record.skipped == ()
-        wanted = model[0].weight.detach().double().norm(dim=1)
-        torch.testing.assert_close(record.layers[0].hyperplanes.length, wanted)
-        assert_layers(record, model, x, ["0"])
+        assert_network(model, vectors(), {"0": ("Linear", "relu", 1), "2": ("Linear", "none", 1)})
 
     def test_layers_whose_values_cannot_be_read_are_named(self):
         def follow(net, x):

@@ -1,7 +1,5 @@
 """Perturbations of single units against loops, and the index against the published figures."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -4,6 +4,7 @@ With one sample at a time there is no question whose rows are whose, whatever la
 uses inside. Hooks see what modules say; ``Recorder`` wraps functions that are no modules.
 """
 
+import contextlib
 import copy
 import random
 
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
+
+from mahalens import data
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2, 2, 0, 1, 1, 0])
 """Classes of the eleven samples that models are read on, in batches of four."""
@@ -20,6 +23,19 @@ def vectors(width=4, count=11):
     """Samples [N, D] that differ by class."""
     x = torch.randn(count, width, generator=torch.Generator().manual_seed(width))
     return x + LABELS[:count, None]
+
+
+def draw_gaussian(dimensions, dtype=torch.float64):
+    """A random Gaussian as the study draws them: largest eigenvalue 1, mean off the origin."""
+    generator = torch.Generator().manual_seed(1000 * dimensions)
+    return data.draw_gaussian(dimensions, generator).to(dtype)
+
+
+def draw_layer(units, dimensions, dtype=torch.float64):
+    """A random layer (weight [K, D], bias [K])."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(units, dimensions, generator=generator, dtype=dtype)
+    return weight, torch.randn(units, generator=generator, dtype=dtype)
 
 
 class Net(nn.Module):
@@ -165,12 +181,16 @@ def global_state():
     }
 
 
-def assert_same_state(before, after):
-    """Two answers of :func:`state_of` are equal, value by value."""
-    assert before.keys() == after.keys()
-    for key, value in before.items():
-        if key in ("values", "grads"):
-            assert value.keys() == after[key].keys()
-            assert all(torch.equal(tensor, after[key][name]) for name, tensor in value.items())
-        else:
-            assert value == after[key], key
+@contextlib.contextmanager
+def left_alone(*models):
+    """Nothing of the models, of random states or of hooks changes within, value by value."""
+    before, around = [state_of(model) for model in models], global_state()
+    yield
+    assert around == global_state()
+    for state, model in zip(before, models, strict=True):
+        after = state_of(model)
+        for key in ("values", "grads"):
+            old, new = state.pop(key), after.pop(key)
+            assert old.keys() == new.keys()
+            assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
+        assert state == after

@@ -36,12 +36,11 @@ class TestIdxFolder:
         assert (data.name, data.source) == ("mine", str(folder))
         assert (data.inputs, data.classes, data.image_shape, data.largest) == (6, 3, (2, 3), 255)
 
-    @pytest.mark.parametrize("dotted", [False, True])
+    @pytest.mark.parametrize("dot", ["-", "."])
     @pytest.mark.parametrize("end", ["", ".gz"])
-    def test_spellings(self, tmp_path, dotted, end):
-        spelled = {usual.replace("-idx", ".idx") if dotted else usual for usual in FILES}
-        assert ("train-images.idx3-ubyte" in spelled) == dotted
-        files = dict(zip(sorted(spelled), map(contents().get, sorted(FILES)), strict=True))
+    def test_spellings(self, tmp_path, dot, end):
+        files = {usual.replace("-idx", f"{dot}idx"): data for usual, data in contents().items()}
+        assert f"train-images{dot}idx3-ubyte" in files
         assert load_set(str(put(tmp_path, files, "{}" + end))).inputs == 6
 
     def test_plain_before_gzipped_and_files_before_folders(self, tmp_path):
@@ -306,20 +305,14 @@ class TestFileRefused:
             ({"x": X[:0], "y": Y[:0]}, "x has shape [0, 6], which holds no value"),
             ({"x": X[:, :0], "y": Y}, "x has shape [20, 0], which holds no value"),
             ({"x": X[:0, 0], "y": Y[:0]}, "x has shape [0], which holds no value; give samples"),
-            (
-                {"x": X, "y": np.eye(20)},
-                "y has shape [20, 20], wanted [N], a class for each sample",
-            ),
+            ({"x": X, "y": np.eye(20)}, "y has shape [20, 20], wanted [N], a class for each samp"),
             ({"x": changed([3, 7], 2, np.nan), "y": Y}, "x has NaN in 2 of 20 samples, the first"),
             (BOTH | {"test_x": changed(3, 2, np.nan)}, "test_x has NaN in 1 of 20 samples"),
             ({"x": changed(3, 2, np.inf), "y": Y}, "x has an infinite value in 1 of 20 samples"),
             (BOTH | {"x": X.astype(np.float64) * 1e60}, "x has values too large for float32"),
             ({"x": X, "y": np.where(Y == 0, 2024, Y)}, "y has the label 2024 with 20 samples; num"),
             (BOTH | {"test_y": np.full(20, 3)}, "test_y has the label 3, wanted 0 to 2"),
-            (
-                {"x": X, "y": TEST_ONLY},
-                "the class 1 has so few samples that training got none; giv",
-            ),
+            ({"x": X, "y": TEST_ONLY}, "the class 1 has so few samples that training got none;"),
             ({"x": X[:1], "y": [0]}, "x has 1 sample(s); give at least 2"),
             ({"x": X * 0, "y": Y}, "x has nothing but zeros"),
             (BOTH | {"x": BYTES}, "x is uint8 and test_x float32"),
@@ -438,19 +431,16 @@ class TestSamples:
         assert text == "all pixels are equal, so they cannot be normalised; give raw ones"
 
     @pytest.mark.parametrize(
-        ("shape", "image"),
-        [
-            ((8, 8), (8, 8)),
-            ((1, 8, 8), (8, 8)),
-            ((3, 8, 9), (3, 8, 9)),
-            ((16, 8, 8), None),
-            ((8,), None),
-            ((2, 3), None),
-            ((2, 3, 8, 8), None),
-        ],
+        ("image", "shapes"),
+        {
+            (8, 8): [(8, 8), (1, 8, 8)],
+            (3, 8, 9): [(3, 8, 9)],
+            None: [(16, 8, 8), (8,), (2, 3), (2, 3, 8, 8)],
+        }.items(),
     )
-    def test_images(self, write, shape, image):
-        assert load_samples(write(x=np.ones((4, *shape), np.float32))).image == image
+    def test_images(self, write, image, shapes):
+        for shape in shapes:
+            assert load_samples(write(x=np.ones((4, *shape), np.float32))).image == image
 
     @pytest.mark.parametrize(
         ("arrays", "text"),
@@ -459,9 +449,6 @@ class TestSamples:
             ({}, "has no x; wanted an array x"),
             ({"a": X, "b": X}, "it has a, b, and an audit feeds a network one"),
             ({"x": X, "y": Y[:5]}, "x has 20 samples but y has 5 labels"),
-            ({"x": np.where(X > 1, np.inf, X)}, "x has an infinite value in"),
-            ({"x": X[:, 0]}, "a single value per sample is [N, 1]"),
-            ({"x": X, "y": Y - 1}, "not whole numbers from 0 on"),
             ({"x": X, "y": Y * 10**7}, "number the classes"),
             ({"x": X, "test_x": X[:, :2]}, "x and test_x differ in dtype or in the shape"),
             ({"x": X, "y": Y, "test_x": X}, "has labels for only one of x and test_x; give both"),
@@ -509,15 +496,12 @@ class TestImages:
     @pytest.mark.parametrize(
         ("mode", "kind", "colours"),
         [
-            ("L", "png", 1),
-            ("LA", "png", 1),
-            ("RGB", "png", 3),
-            ("RGBA", "png", 3),
-            ("P", "gif", 3),
-            ("RGB", "bmp", 3),
-            ("RGB", "webp", 3),
-            ("RGB", "jpg", 3),
-            ("L", "jpg", 1),
+            *(("L", "png", 1), ("LA", "png", 1), ("L", "jpg", 1), ("RGB", "png", 3)),
+            *(
+                ("RGBA", "png", 3),
+                ("P", "gif", 3),
+                *(("RGB", k, 3) for k in ("bmp", "webp", "jpg")),
+            ),
         ],
     )
     def test_kinds(self, images, mode, kind, colours):

@@ -183,15 +183,11 @@ class TestRefused:
             ("g", b"1", "the name ends in 'nothing', wanted a .json file"),
             ("g.json", b"", "not readable as .json, it is empty"),
             ("g.json", b"{", "not readable as .json, "),
-            ("g.json", b"mean: 1", "not readable as .json, "),
             ("g.json", b"\xff\xfe\x00", "not readable as .json, "),
             ("g.json", b"[" * 100_000, "not readable as .json, "),
-            ("g.json", b'{"mean": [1], "covariance"', "not readable as .json, "),
             ("g.json", b"[1, 2]", "holds a list, wanted a .json file"),
-            ("g.json", b"3", "holds a float, wanted a .json file"),
             ("g.json", b"null", "holds a NoneType, wanted a .json file"),
             ("g.npz", b"", "not readable as .npz, "),
-            ("g.npz", b"hello", "not readable as .npz, "),
             ("g.npz", b"\x93NUMPY", "holds a single array, wanted a .json file"),
         ],
         ids=str,
@@ -218,55 +214,42 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("mean", "covariance", "text"),
         [
-            (
-                [1.0, 2.0, 3.0],
-                COVARIANCE,
-                "mean has length 3 and covariance has shape [2, 2], want",
-            ),
+            (MEAN, None, "has no covariance, only mean;"),
+            (None, None, "has no mean and no covariance, only nothing"),
+            ([1.0] * 3, COVARIANCE, "mean has length 3 and covariance has shape [2, 2], wanted"),
             (MEAN, [2.0, 1.0], "mean has length 2 and covariance has shape [2], wanted [2, 2]"),
             ([MEAN], COVARIANCE, "mean has shape [1, 2]"),
             ([], [], "mean has shape [0]"),
             ([1.0, np.nan], COVARIANCE, "mean has 1 value(s) of 2 that are NaN or infinite"),
             ([1.0, -np.inf], COVARIANCE, "mean has 1 value(s) of 2 that are NaN or infinite"),
             (MEAN, [[1.0, np.inf], [np.inf, 1.0]], "covariance has 2 value(s) of 4 that are NaN"),
-            (
-                MEAN,
-                [[1.0, 0.5], [0.4, 1.0]],
-                "not symmetric: entry [0, 1] is 0.5 but [1, 0] is 0.4",
-            ),
+            (MEAN, [[1, 0.5], [0.4, 1]], "not symmetric: entry [0, 1] is 0.5 but [1, 0] is 0.4"),
             (MEAN, [[1.0, 2.0], [2.0, 1.0]], "not positive definite: smallest eigenvalue -1"),
         ],
     )
     def test_entries(self, write_gaussian, mean, covariance, text):
-        assert text in refused(write_gaussian(mean=mean, covariance=covariance))
-
-    @pytest.mark.parametrize(
-        ("entries", "text"),
-        [
-            ({"mean": MEAN, "sigma": COVARIANCE}, "has no covariance, only mean, sigma;"),
-            ({"mu": MEAN}, "has no mean and no covariance, only mu;"),
-            ({}, "has no mean and no covariance, only nothing"),
-        ],
-    )
-    def test_missing_entries(self, write_gaussian, entries, text):
-        assert refused(write_gaussian(**entries)).startswith(text)
+        entries = {"mean": mean, "covariance": covariance}
+        given = {name: value for name, value in entries.items() if value is not None}
+        assert text in refused(write_gaussian(**given))
 
     def test_a_singular_covariance_keeps_its_kind_of_error(self, write_gaussian):
         with pytest.raises(SingularCovarianceError, match="1 of 2 directions have spread"):
             load_gaussian(write_gaussian(mean=MEAN, covariance=[[1.0, 1.0], [1.0, 1.0]]))
 
-    @pytest.mark.parametrize("mean", [["1", "2"], [1.0, "x"], [None, 1], [True, False], {"a": 1}])
-    def test_not_numbers(self, tmp_path, mean):
-        path = write_json(tmp_path / "g.json", {"mean": mean, "covariance": COVARIANCE})
-        assert refused(path) == "mean has entries that are not real numbers"
-
-    def test_numbers_of_json_that_are_none(self, tmp_path):
-        path = tmp_path / "g.json"
-        for number in ("1e400", "1" + 400 * "0"):
-            write_json(path, f'{{"mean": [{number}], "covariance": [[1]]}}')
-            assert "mean has 1 value(s) of 1" in refused(path)
-        write_json(path, {"mean": MEAN, "covariance": [[1.0, 0.0], [1.0]]})
-        assert refused(path) == "covariance has rows of unequal length"
+    @pytest.mark.parametrize(
+        ("mean", "text"),
+        [
+            *(
+                (json.dumps(mean), "mean has entries that are not real numbers")
+                for mean in (["1", "2"], [1.0, "x"], [None, 1], [True, False], {"a": 1})
+            ),
+            *((f"[0, {n}]", "mean has 1 value(s) of 2 that") for n in ("1e400", "1" + 400 * "0")),
+            ("[[1, 0], [1]]", "mean has rows of unequal length"),
+        ],
+    )
+    def test_numbers_of_json_that_are_none(self, tmp_path, mean, text):
+        content = f'{{"mean": {mean}, "covariance": {COVARIANCE}}}'
+        assert refused(write_json(tmp_path / "g.json", content)).startswith(text)
 
     def test_not_allowed_to_read(self, write_gaussian, monkeypatch):
         path = write_gaussian(mean=MEAN, covariance=COVARIANCE)
@@ -337,14 +320,11 @@ class TestSave:
         [
             ({"factor": [[1.0, 2.0], [2.0, 1.0]]}, "factor has entries above its diagonal"),
             ({"factor": [1.0]}, "mean has length 2 and factor has shape [1]"),
-            (
-                {"mean": [0.0], "covariance": [[float("nan")]], "factor": [[1.0]]},
-                "covariance has 1 value(s)",
-            ),
+            ({"covariance": [[1.0, np.nan], [np.nan, 1.0]]}, "covariance has 2 value(s)"),
         ],
     )
     def test_a_wrong_factor_is_noticed(self, tmp_path, entries, text):
-        content = {"mean": MEAN, "covariance": COVARIANCE} | entries
+        content = {"mean": MEAN, "covariance": COVARIANCE, "factor": [[1, 0], [0, 1]]} | entries
         assert refused(write_json(tmp_path / "g.json", content)).startswith(text)
 
     def test_a_fault_while_writing_keeps_the_old_file(self, tmp_path, monkeypatch):

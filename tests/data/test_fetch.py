@@ -36,6 +36,8 @@ from mahalens.data.named import (
 )
 
 WHOLE = sorted(["mnist", *(f"mnist/{usual}" for usual in FILES)])
+CUT = "download is cut short or damaged"
+PACKED, BOMB = gzip.compress(contents()[FILES[0]]), gzip.compress(bytes(1_000_000))
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -141,24 +143,6 @@ class TestMirrors:
         assert f"{web.url}b/: {FILES[0]} is not the published file, SHA-256 " in text
         assert left(machine) == []
 
-    @pytest.mark.parametrize(
-        ("damage", "words"),
-        [
-            (lambda whole: whole[:-9], "is cut short or damaged"),
-            (lambda whole: whole[:25] + b"\xff\x00" + whole[27:], "is cut short or damaged"),
-            (lambda whole: b"<html>no such thing</html>", "is not the published file"),
-            (lambda whole: gzip.compress(bytes(1_000_000)), "has more than 10,000 bytes"),
-        ],
-    )
-    def test_damaged_and_bombs(self, machine, web, sources, monkeypatch, damage, words):
-        monkeypatch.setattr(fetch, "FILE_LIMIT", 10_000)
-        put(web.root, contents(), "{}.gz")
-        file = web.root / f"{FILES[0]}.gz"
-        file.write_bytes(damage(file.read_bytes()))
-        sources("mnist", Source("mirror", web.url))
-        assert words in refused()
-        assert left(machine) == []
-
     @staticmethod
     def answer(request, content=b"", length=None, wait=0.0):
         request.send_response(200)
@@ -178,9 +162,13 @@ class TestMirrors:
             (lambda r: time.sleep(1), "sent nothing for 0.2 s."),
             (lambda r: TestMirrors.answer(r, b"some", 100_000, wait=1), "sent nothing for 0.2 s"),
             (lambda r: r.send_error(503), "HTTP 503 Service Unavailable"),
+            (lambda r: TestMirrors.answer(r, PACKED[:-9]), CUT),
+            (lambda r: TestMirrors.answer(r, PACKED[:25] + b"\xff\x00" + PACKED[27:]), CUT),
+            (lambda r: TestMirrors.answer(r, b"<html>no</html>"), f"{FILES[0]} is not the publi"),
+            (lambda r: TestMirrors.answer(r, BOMB), "download has more than 100,000 bytes"),
         ],
     )
-    def test_odd_servers(self, machine, web, sources, monkeypatch, odd, words):
+    def test_odd_servers_and_damaged_files(self, machine, web, sources, monkeypatch, odd, words):
         monkeypatch.setattr(fetch, "FILE_LIMIT", 100_000)
         monkeypatch.setattr(fetch, "READ_SECONDS", 0.2)
         web.odd["a"] = odd
