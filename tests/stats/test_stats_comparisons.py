@@ -390,7 +390,9 @@ class TestFamily:
         assert compare_family({"x": [1.0]}, []) == []
 
 
-MODELS = {"x": [1.0, 2.0], "y": [2.0, 1.0]}
+def family(*pairs):
+    models = {"x": [1.0, 2.0], "y": [2.0, 1.0]}
+    return lambda: compare_family(models, [tuple(pair) for pair in pairs])
 
 
 @pytest.mark.parametrize(
@@ -401,18 +403,9 @@ MODELS = {"x": [1.0, 2.0], "y": [2.0, 1.0]}
         (lambda: equivalent([1, 2], [1, 2, 3], 1.0), r"a has 2 trials and b has 3.*same order"),
         (lambda: holm([0.5, -0.1]), r"at place 1 is outside 0 to 1"),
         (lambda: holm([0.5, math.inf]), r"at place 1 is outside 0 to 1"),
-        (
-            lambda: compare_family(MODELS, [("x", "q")]),
-            r"model 'q' has no trials; pass pairs of 'x', 'y'",
-        ),
-        (
-            lambda: compare_family(MODELS, [("x", "x")]),
-            r"pair \('x', 'x'\) is one model twice",
-        ),
-        (
-            lambda: compare_family(MODELS, [("x", "y"), ("y", "x")]),
-            r"pair \('y', 'x'\) is listed twice",
-        ),
+        (family("xq"), r"model 'q' has no trials; pass pairs of 'x', 'y'"),
+        (family("xx"), r"pair \('x', 'x'\) is one model twice"),
+        (family("xy", "yx"), r"pair \('y', 'x'\) is listed twice"),
     ],
 )
 def test_refusals(call, message):
