@@ -249,6 +249,13 @@ def _points(layer, x, clusters):
     return means[at.argmin(0)]
 
 
+def check_white(outputs, *blocks):
+    """Within each block of units the outputs are uncorrelated, of variance 1."""
+    for units in blocks:
+        covariance = torch.cov(outputs[:, units].T)
+        torch.testing.assert_close(covariance, torch.eye(len(covariance)).double())
+
+
 class TestWhiten:
     def test_pca_and_zca_are_those_of_the_gaussian(self):
         x, _ = planted(2, 5)
@@ -266,12 +273,7 @@ class TestWhiten:
     def test_more_units_are_rotated_copies(self, kind):
         x, _ = planted(2, 3)
         layer = whiten_(linear(3, 8), x, kind=kind, generator=seeded())
-        outputs = layer(x).detach()
-        for start in (0, 3):
-            torch.testing.assert_close(
-                torch.cov(outputs[:, start : start + 3].T), torch.eye(3).double()
-            )
-        torch.testing.assert_close(torch.cov(outputs[:, 6:].T), torch.eye(2).double())
+        check_white(layer(x).detach(), slice(0, 3), slice(3, 6), slice(6, 8))
         directions = functional.normalize(layer.weight.detach())
         cosines = (directions @ directions.T).abs().fill_diagonal_(0)
         assert float(cosines.max()) < 0.9999, "no unit is a copy of another"
@@ -281,11 +283,7 @@ class TestWhiten:
         x, _ = planted(2, 3)
         x = torch.cat([x, torch.ones(len(x), 1), x[:, :1]], 1)  # rank 3 of 5
         layer = whiten_(linear(5, 7), x, generator=seeded())
-        outputs = layer(x).detach()
-        for start in (0, 3):
-            torch.testing.assert_close(
-                torch.cov(outputs[:, start : start + 3].T), torch.eye(3).double()
-            )
+        check_white(layer(x).detach(), slice(0, 3), slice(3, 6))
         assert bool((layer.weight[:, 3].abs() < 1e-9).all())
 
     def test_small_inputs_beside_large_ones_count(self):
@@ -295,8 +293,7 @@ class TestWhiten:
 
     def test_few_wide_rows(self):
         x = torch.randn(10, 300, generator=seeded(), dtype=torch.float64)
-        layer = whiten_(linear(300, 9), x)
-        torch.testing.assert_close(torch.cov(layer(x).T), torch.eye(9).double())
+        check_white(whiten_(linear(300, 9), x)(x).detach(), slice(9))
 
     def test_rank_and_mirror(self):
         x, _ = planted(2, 4)
@@ -395,18 +392,15 @@ class TestPlacedAndScaled:
         assert bool((layer.alpha == 1).all())
 
 
-class TestConvolutions:
-    @pytest.mark.parametrize("name", STARTS)
-    def test_a_convolution_is_a_linear_layer_on_patches(self, name):
-        x = torch.randn(12, 2, 6, 6, generator=seeded(), dtype=torch.float64) + 3
-        labels = torch.arange(12) % 3
-        conv = nn.Conv2d(2, 5, 3, stride=2, padding=1, dtype=torch.float64)
-        patches = functional.unfold(x, 3, stride=2, padding=1).movedim(1, 2).flatten(0, 1)
-        flat = linear(18, 5)
-        STARTS[name](conv, x, labels, generator=seeded())
-        STARTS[name](flat, patches, labels.repeat_interleave(9), generator=seeded())
-        torch.testing.assert_close(conv.weight.flatten(1), flat.weight)
-        torch.testing.assert_close(conv.bias, flat.bias)
+@pytest.mark.parametrize("name", STARTS)
+def test_a_convolution_is_a_linear_layer_on_patches(name):
+    x, labels = drawn(12, 2, 6, 6) + 3, torch.arange(12) % 3
+    conv, flat = nn.Conv2d(2, 5, 3, stride=2, padding=1, dtype=torch.float64), linear(18, 5)
+    patches = functional.unfold(x, 3, stride=2, padding=1).movedim(1, 2).flatten(0, 1)
+    STARTS[name](conv, x, labels, generator=seeded())
+    STARTS[name](flat, patches, labels.repeat_interleave(9), generator=seeded())
+    torch.testing.assert_close(conv.weight.flatten(1), flat.weight)
+    torch.testing.assert_close(conv.bias, flat.bias)
 
 
 @pytest.fixture(params=METRICS, ids=lambda c: "-".join(map(str, c.values())))
@@ -435,13 +429,19 @@ def covariance(layer, unit=0):
     return layer.covariances[unit].detach()
 
 
+def fitted(choice):
+    """The head of the closed form, with a temperature and a threshold."""
+    head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice)
+    head.fit_prototypes(X, Y).set_reject(X, 0.1)
+    head.temperature.fill_(3.0)
+    return head
+
+
 class TestHeads:
     def test_cluster_pca_is_the_closed_form(self, choice):
-        fitted = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
-            X, Y
-        )
-        torch.testing.assert_close(head_of(choice)(X), fitted(X))
-        torch.testing.assert_close(head_of(choice).log_determinants, fitted.log_determinants)
+        head, wanted = head_of(choice), fitted(choice)
+        torch.testing.assert_close(head(X), 3 * wanted(X))
+        torch.testing.assert_close(head.log_determinants, wanted.log_determinants)
 
     @pytest.mark.parametrize("method", ["cluster_pca", "class_mean"])
     def test_the_prototype_of_a_class_is_its_mean(self, choice, method):
@@ -477,11 +477,7 @@ class TestHeads:
             torch.testing.assert_close(head.prototypes.detach(), means)
 
     def test_what_was_set_for_other_distances_is_taken_back(self, choice):
-        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
-            X, Y
-        )
-        head.temperature.fill_(3.0)
-        head.set_reject(X, 0.1)
+        head = fitted(choice)
         initialise(head, (X, Y), "class_mean", generator=seeded())
         assert head.temperature == 1
         assert bool(head.threshold.isnan().all())
@@ -498,12 +494,7 @@ class TestHeads:
         close(head, head_of(choice, x=features))
 
     def test_a_failure_behind_it_leaves_it_as_it_was(self, choice):
-        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
-            X, Y
-        )
-        head.temperature.fill_(3.0)
-        head.set_reject(X, 0.1)
-        model = nn.Sequential(head, nn.Linear(3, 500, dtype=torch.float64))
+        model = nn.Sequential(fitted(choice), nn.Linear(3, 500, dtype=torch.float64))
         before = state_of(model)
         with pytest.raises(InputError, match=r"^layer '1': .*no weights were changed"):
             initialise(model, (X[:40], Y[:40]), "cluster_pca")
@@ -516,9 +507,7 @@ class TestHeads:
             done = initialise(nn.Sequential(nn.Linear(4, 4).double(), head), (X, Y), "lsuv")
         assert list(done.started) == ["0"]
         assert done.left["1"].startswith("DistanceHead has prototypes and no rows for lsuv; take ")
-        after = state_of(head)
-        for key, value in before.items():
-            torch.testing.assert_close(after[key], value, rtol=0, atol=0, equal_nan=True)
+        assert same_state(before, state_of(head), equal_nan=True)
 
     def test_inputs_constant_in_one_class_get_the_spread_of_all(self):
         x = X.clone()
@@ -558,9 +547,8 @@ class TestMahalanobis:
         layer = cluster_pca_(Mahalanobis(4, 4, 2).double(), x, generator=seeded())
         alone = int(layer.mu.detach().norm(dim=1).argmax())
         pooled = Mahalanobis.from_data(X, Y, rank=2, shared=True)
-        torch.testing.assert_close(
-            covariance(layer, alone), covariance(pooled), rtol=1e-6, atol=1e-6
-        )
+        bounds = {"rtol": 1e-6, "atol": 1e-6}
+        torch.testing.assert_close(covariance(layer, alone), covariance(pooled), **bounds)
 
 
 class TestGroups:
