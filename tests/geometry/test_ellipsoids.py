@@ -467,7 +467,7 @@ class TestFiles:
         ("fault", "kind", "message"),
         [
             (OSError(28, "No space left on device"), InputError, r"written \(No space left"),
-            (safetensors.SafetensorError("out of luck\nand more"), InputError, r"out of luck\)$"),
+            (safetensors.SafetensorError("no luck\nmore"), InputError, r"written \(no luck\)$"),
             (KeyboardInterrupt("stop"), KeyboardInterrupt, "stop"),
         ],
     )
