@@ -36,6 +36,10 @@ METRICS = [
 SINGLE, DOUBLE = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
 
 
+def of_class(k):
+    return torch.eq(Y, k)
+
+
 def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
@@ -162,22 +166,20 @@ class TestClusterPca:
             torch.testing.assert_close(cosines.abs(), torch.ones(3).double())
 
     def test_first_axes_of_all_clusters_come_first_and_the_largest_cluster_begins(self):
-        x, labels = planted(3, 4)  # cluster 2 has the most samples
-        layer = cluster_pca_(linear(4, 5), x, clusters=3, generator=seeded())
-        z = z_of(layer, x)
-        means = torch.stack([z[labels == c].mean(0) for c in range(3)])
+        layer = cluster_pca_(linear(4, 5), X, clusters=3, generator=seeded())
+        z = z_of(layer, X)  # cluster 2 has the most samples
+        means = torch.stack([z[of_class(c)].mean(0) for c in range(3)])
         assert means.abs().argmin(0).tolist() == [2, 1, 0, 2, 1]
 
     def test_labels_in_the_place_of_clusters(self):
-        x, labels = planted(3, 4)
-        by_class = cluster_pca_(linear(4, 12), x, labels, generator=seeded())
-        found = cluster_pca_(linear(4, 12), x, clusters=3, generator=seeded())
+        by_class = cluster_pca_(linear(4, 12), X, Y, generator=seeded())
+        found = cluster_pca_(linear(4, 12), X, clusters=3, generator=seeded())
         torch.testing.assert_close(by_class.weight, found.weight)
         torch.testing.assert_close(by_class.bias, found.bias)
         # Overlapping classes that k-means would not find.
-        mixed = torch.arange(len(x)) % 2
-        layer = cluster_pca_(linear(4, 8), x, mixed)
-        z = z_of(layer, x)
+        mixed = torch.arange(len(X)) % 2
+        layer = cluster_pca_(linear(4, 8), X, mixed)
+        z = z_of(layer, X)
         for c in range(2):
             assert int((z[mixed == c].mean(0).abs() < 1e-9).sum()) == 4
 
@@ -214,11 +216,10 @@ class TestClusterPca:
 
     def test_far_from_the_origin(self):
         """Clusters whose distance is lost in single precision, offset and all."""
-        x, labels = planted(3, 4)
-        layer = cluster_pca_(linear(4, 12), x + 1e11, clusters=3, generator=seeded())
-        z = layer(x + 1e11).detach()
+        layer = cluster_pca_(linear(4, 12), X + 1e11, clusters=3, generator=seeded())
+        z = layer(X + 1e11).detach()
         for c in range(3):
-            assert int((z[labels == c].mean(0).abs() < 1e-2).sum()) == 4
+            assert int((z[of_class(c)].mean(0).abs() < 1e-2).sum()) == 4
 
     def test_a_constant_input_has_no_weight(self):
         x, _ = planted(2, 3)
@@ -227,15 +228,14 @@ class TestClusterPca:
         assert bool((layer.weight[:, 3].abs() < 1e-9).all())
 
     def test_prototypes_are_cluster_means_at_unit_mean_square_distance(self):
-        x, labels = planted(3, 4)
         for variant in ("paper", "published-code"):
             layer = OffsetL2(4, 3, variant=variant, dtype=torch.float64)
-            cluster_pca_(layer, x, generator=seeded())
+            cluster_pca_(layer, X, generator=seeded())
             for c in range(3):
-                away = (layer.mu.detach() - x[labels == c].mean(0)).norm(dim=1)
+                away = (layer.mu.detach() - X[of_class(c)].mean(0)).norm(dim=1)
                 unit = int(away.argmin())
                 assert float(away[unit]) < 1e-9
-                square = layer(x[labels == c])[:, unit].square().mean()
+                square = layer(X[of_class(c)])[:, unit].square().mean()
                 torch.testing.assert_close(square, torch.tensor(1.0).double())
 
 
@@ -309,42 +309,37 @@ class TestWhiten:
 
 class TestPlacedAndScaled:
     def test_sample_point_bias_is_the_start_of_the_gaussian_study(self):
-        x, _ = planted()
-        layer = sample_point_bias_(linear(4, 6), x, generator=seeded(5))
-        weight, bias = kaiming_through_samples(x, 6, seeded(5))
+        layer = sample_point_bias_(linear(4, 6), X, generator=seeded(5))
+        weight, bias = kaiming_through_samples(X, 6, seeded(5))
         assert torch.equal(layer.weight, weight)
         torch.testing.assert_close(layer.bias.detach(), bias)
 
     def test_points_and_prototypes_are_samples(self):
-        x, _ = planted()
         for layer, name in ((PointSlope(4, 6), "point"), (OffsetL2(4, 6), "mu")):
-            sample_point_bias_(layer.double(), x, generator=seeded())
+            sample_point_bias_(layer.double(), X, generator=seeded())
             points = getattr(layer, name).detach()
-            assert bool((points[:, None] == x).all(-1).any(1).all())
+            assert bool((points[:, None] == X).all(-1).any(1).all())
 
     @pytest.mark.parametrize("kind", ["Linear", "PointSlope"])
     def test_class_means_lie_on_the_hyperplanes(self, kind):
-        x, labels = planted(3, 4)
-        layer = class_mean_(LAYERS[kind](4, 8, torch.float64), x, labels, generator=seeded())
-        z = z_of(layer, x)
+        layer = class_mean_(LAYERS[kind](4, 8, torch.float64), X, Y, generator=seeded())
+        z = z_of(layer, X)
         for unit in range(8):
-            assert abs(float(z[labels == unit % 3, unit].mean())) < 1e-9
+            assert abs(float(z[of_class(unit % 3), unit].mean())) < 1e-9
         spread = layer.weight.detach().square().mean() * 4 / 2
         assert 0.3 < float(spread) < 3, "Kaiming's"
 
     def test_classes_need_not_be_numbered_from_0(self):
-        x, labels = planted(3, 4)
-        one = class_mean_(linear(4, 3), x, labels, generator=seeded())
-        two = class_mean_(linear(4, 3), x, 7 * labels - 3, generator=seeded())
+        one = class_mean_(linear(4, 3), X, Y, generator=seeded())
+        two = class_mean_(linear(4, 3), X, 7 * Y - 3, generator=seeded())
         assert torch.equal(one.weight, two.weight)
         assert torch.equal(one.bias, two.bias)
 
     def test_prototypes_at_class_means(self):
-        x, labels = planted(3, 4)
-        layer = class_mean_(OffsetL2(4, 3, dtype=torch.float64), x, labels)
+        layer = class_mean_(OffsetL2(4, 3, dtype=torch.float64), X, Y)
         for c in range(3):
-            torch.testing.assert_close(layer.mu[c].detach(), x[labels == c].mean(0))
-            square = layer(x[labels == c])[:, c].square().mean()
+            torch.testing.assert_close(layer.mu[c].detach(), X[of_class(c)].mean(0))
+            square = layer(X[of_class(c)])[:, c].square().mean()
             torch.testing.assert_close(square, torch.tensor(1.0).double())
 
     def test_a_class_without_spread_has_that_of_all(self):
@@ -412,10 +407,6 @@ def head_of(choice, x=X, y=Y, method="cluster_pca"):
     head = DistanceHead(4, 3, dtype=torch.float64, **choice)
     initialise(nn.Sequential(head), (x, y), method, generator=seeded())
     return head
-
-
-def of_class(k):
-    return torch.eq(Y, k)
 
 
 def close(one, two):
