@@ -35,12 +35,6 @@ def test_a_reader_of_the_old_file_keeps_it_whole(tmp_path):
 
 
 class TestFailure:
-    def failing(self, monkeypatch, error):
-        def fail(*_):
-            raise error
-
-        monkeypatch.setattr("mahalens.files.os.fsync", fail)
-
     @pytest.mark.parametrize(
         ("error", "kind"),
         [
@@ -52,9 +46,12 @@ class TestFailure:
     def test_an_error_leaves_the_old_file_and_nothing_else(
         self, tmp_path, monkeypatch, error, kind
     ):
+        def fail(*_):
+            raise error
+
         path = tmp_path / "file"
         write_file(path, b"old")
-        self.failing(monkeypatch, error)
+        monkeypatch.setattr("mahalens.files.os.fsync", fail)
         with pytest.raises(kind) as caught:
             write_file(path, b"new")
         assert path.read_bytes() == b"old"
@@ -71,8 +68,7 @@ class TestFailure:
         (path / "inside").write_bytes(b"x")
         with pytest.raises(RunFolderError, match="cannot be written"):
             write_file(path, b"new")
-        assert names(tmp_path) == ["file"]
-        assert names(path) == ["inside"]
+        assert (names(tmp_path), names(path)) == (["file"], ["inside"])
 
     def test_a_file_is_where_the_folder_should_be(self, tmp_path):
         (tmp_path / "taken").write_bytes(b"x")

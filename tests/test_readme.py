@@ -14,34 +14,28 @@ from mahalens.data.named import find_set
 from mahalens.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-AUDIT, UNKNOWN, ELLIPSOIDS = range(3)  # in the order of the README
+AUDIT, UNKNOWN, ELLIPSOIDS = (slice(n, n + 1) for n in range(3))  # in the order of the README
 
 
 def blocks(page, kind="python"):
     return re.findall(rf"```{kind}\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-def run(page, places=slice(None)):
-    """Run the Python examples of a page, all of them or some; return their names."""
-    names: dict = {}
-    exec(compile("\n".join(blocks(page)[places]), page, "exec"), names)
-    return names
+@pytest.fixture
+def printed(tmp_path, monkeypatch, capsys):
+    """Runs the Python examples of a page, all of them or some; returns what they print."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(page, places=slice(None), names=None):
+        code = compile("\n".join(blocks(page)[places]), page, "exec")
+        exec(code, {} if names is None else names)
+        return capsys.readouterr().out
+
+    return run
 
 
 def percentages(text):
     return [float(value) for value in re.findall(r"([\d.]+)%", text)]
-
-
-def check_example_of_an_audit(names, output, model):
-    verdict, pruned = output.split("\n", 1)
-    record, after = names["record"], names["smaller"]
-    dead = len(record.layers[0].units.dead)
-    assert f"{dead} of 42 units are dead, all in layer 0" in verdict
-    assert record.layers[0].verdict.word == "not judged"  # 26 units: untrained they do much alike
-    assert dead == 6
-    assert f"{dead} dead units removed" in pruned
-    x = names["digits"].x
-    assert (model(x) - after(x)).abs().max() < 1e-5
 
 
 class TestReadme:
@@ -53,37 +47,43 @@ class TestReadme:
             assert len(lines) <= 12
             assert max(map(len, lines)) <= 100
 
-    def test_the_example_of_an_audit_prints_what_it_says(self, capsys):
-        names = run("README.md", slice(AUDIT, AUDIT + 1))
-        output = capsys.readouterr().out
-        assert output == blocks("README.md", "text")[AUDIT]
-        check_example_of_an_audit(names, output, names["model"])
+    def test_the_example_of_an_audit_prints_what_it_says(self, printed):
+        names = {}
+        output = printed("README.md", AUDIT, names)
+        assert [output] == blocks("README.md", "text")[AUDIT]
+        verdict, pruned = output.split("\n", 1)
+        record, x = names["record"], names["digits"].x
+        dead = len(record.layers[0].units.dead)
+        assert f"{dead} of 42 units are dead, all in layer 0" in verdict
+        assert record.layers[0].verdict.word == "not judged"  # 26 units: untrained, much alike
+        assert dead == 6
+        assert f"{dead} dead units removed" in pruned
+        assert (names["model"](x) - names["smaller"](x)).abs().max() < 1e-5
 
-    @pytest.mark.slow
-    def test_the_example_of_unknown_inputs_prints_what_it_says(self, capsys):
-        for name in ("cifar10", "efficientnet-lite0"):
+    @pytest.mark.parametrize(
+        ("place", "needs", "off"),  # the last digits depend on the machine
+        [
+            pytest.param(UNKNOWN, ("cifar10", "efficientnet-lite0"), 4, marks=pytest.mark.slow),
+            (ELLIPSOIDS, (), 1),
+        ],
+        ids=["unknown inputs", "ellipsoids"],
+    )
+    def test_an_example_prints_the_percentages_it_says(self, place, needs, off, printed):
+        for name in needs:
             try:
                 find_set(name)
             except InputError as error:
                 pytest.skip(str(error))
-        run("README.md", slice(UNKNOWN, UNKNOWN + 1))
-        measured = percentages(capsys.readouterr().out)
-        shown = percentages(blocks("README.md", "text")[UNKNOWN])
-        assert measured == pytest.approx(shown, abs=4)  # the last digits depend on the machine
-
-    def test_the_example_with_ellipsoids_prints_what_it_says(self, capsys):
-        run("README.md", slice(ELLIPSOIDS, ELLIPSOIDS + 1))
-        measured = percentages(capsys.readouterr().out)
-        shown = percentages(blocks("README.md", "text")[ELLIPSOIDS])
-        assert measured == pytest.approx(shown, abs=1)
+        (shown,) = blocks("README.md", "text")[place]
+        assert percentages(printed("README.md", place)) == pytest.approx(
+            percentages(shown), abs=off
+        )
 
 
-def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run("docs/guides/trials.md")
-    printed = capsys.readouterr().out
-    assert "target reached" in printed
-    statuses, error = re.search(r"(\[.*zero residual.*\]) (\S+)\n", printed).groups()
+def test_the_examples_of_training_run(printed, tmp_path):
+    output = printed("docs/guides/trials.md")
+    assert "target reached" in output
+    statuses, error = re.search(r"(\[.*zero residual.*\]) (\S+)\n", output).groups()
     assert statuses.count("local minimum") == 6
     assert float(error) < 1e-8
     assert (tmp_path / "fit.safetensors").exists()
@@ -92,41 +92,37 @@ def test_the_examples_of_training_run(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "page", ["docs/start.md", pytest.param("docs/guides/unknowns.md", marks=pytest.mark.slow)]
 )
-def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run(page)
-    shown = "".join(blocks(page, "text"))
-    printed = capsys.readouterr().out
+def test_a_page_prints_what_it_says(page, printed):
+    output, shown = printed(page), "".join(blocks(page, "text"))
     number = r"\d[\d,]*(?:\.\d+)?"
-    assert re.sub(number, "0", printed) == re.sub(number, "0", shown)
-    assert percentages(printed) == pytest.approx(percentages(shown), abs=4)  # of this machine
-    areas = [[float(x) for x in re.findall(r"0\.\d+", text)] for text in (printed, shown)]
+    assert re.sub(number, "0", output) == re.sub(number, "0", shown)
+    assert percentages(output) == pytest.approx(percentages(shown), abs=4)  # of this machine
+    areas = [[float(x) for x in re.findall(r"0\.\d+", text)] for text in (output, shown)]
     assert areas[0] == pytest.approx(areas[1], abs=0.03)
 
 
-def test_the_examples_of_ellipsoids_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run("docs/guides/ellipsoids.md")
-    right, _, _, off, told = capsys.readouterr().out.split("\n", 4)
+def test_the_examples_of_ellipsoids_run(printed, tmp_path):
+    right, _, _, off, told = printed("docs/guides/ellipsoids.md").split("\n", 4)
     assert float(re.search(r"[\d.]+", right)[0]) == 1
     assert float(re.search(r"\((.*)\)", off)[1]) < 1e-3
     assert "12 distances determine 12 of 20 directions" in told
     assert (tmp_path / "classes.safetensors").exists()
 
 
-def test_the_example_of_a_watched_training_prints_what_the_page_says(capsys):
+def test_the_example_of_a_watched_training_prints_what_the_page_says(printed):
     page = "docs/guides/audit.md"
     (place,) = [n for n, code in enumerate(blocks(page)) if "for epoch in range" in code]
-    run(page, slice(place, place + 1))
-    output = capsys.readouterr().out
-    (printed,) = [text for text in blocks(page, "text") if "dead units" in text]
+    texts = (
+        printed(page, slice(place, place + 1)),
+        *(b for b in blocks(page, "text") if "dead units" in b),
+    )
     # Units near the edge differ from machine to machine.
-    counts, shown = (list(map(int, re.findall(r"(\d+) dead units", t))) for t in (output, printed))
+    counts, shown = (list(map(int, re.findall(r"(\d+) dead units", text))) for text in texts)
     assert counts == pytest.approx(shown, abs=2)
     assert counts[-1] > counts[0]
 
 
-def test_the_example_of_audit_json_reads_one(tmp_path, monkeypatch, capsys):
+def test_the_example_of_audit_json_reads_one(printed, tmp_path):
     from torch import nn, randn
 
     from mahalens import audit
@@ -136,15 +132,12 @@ def test_the_example_of_audit_json_reads_one(tmp_path, monkeypatch, capsys):
     (tmp_path / "audits" / "model").mkdir(parents=True)
     text = json.dumps(audit_json(record))
     (tmp_path / "audits" / "model" / "audit.json").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    run("docs/reference/audit-json.md")
-    assert capsys.readouterr().out.startswith(record.verdict)
+    assert printed("docs/reference/audit-json.md").startswith(record.verdict)
 
 
-def test_the_example_of_data_prints_what_the_page_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run("docs/guides/data.md", slice(1))
-    assert capsys.readouterr().out.strip() in (ROOT / "docs" / "guides" / "data.md").read_text()
+def test_the_example_of_data_prints_what_the_page_says(printed):
+    page = "docs/guides/data.md"
+    assert printed(page, slice(1)).strip() in (ROOT / page).read_text()
 
 
 def test_every_table_of_the_benchmarks_is_made_from_its_figures():

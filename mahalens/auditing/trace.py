@@ -24,9 +24,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
-from mahalens.nn.layers import PointSlope
+from mahalens.nn.layers import OffsetL2, PointSlope
 from mahalens.nn.mahalanobis import Mahalanobis
 
 _LINEAR = {"linear", "addmm", "matmul", "mm", "einsum"}

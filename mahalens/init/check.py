@@ -16,8 +16,8 @@ from mahalens.auditing.record import LayerRecord
 from mahalens.auditing.runner import Forward, Runner, untouched
 from mahalens.errors import InputError
 from mahalens.init.model import fresh_norms, settled_norms, watch_calls
-from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
+from mahalens.nn.layers import OffsetL2
 from mahalens.nn.mahalanobis import Mahalanobis
 
 _UNUSED = {"perturb": False, "examples": False, "labelled": False, "baseline": None}

@@ -37,9 +37,8 @@ from mahalens.init.targets import (
     has_bias,
     parameters_of,
 )
-from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
-from mahalens.nn.layers import PointSlope, set_parameters
+from mahalens.nn.layers import OffsetL2, PointSlope, set_parameters
 from mahalens.nn.mahalanobis import Mahalanobis
 
 

@@ -62,8 +62,8 @@ from mahalens.init.targets import (
     width_of,
     within_groups,
 )
-from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
+from mahalens.nn.layers import OffsetL2
 from mahalens.nn.mahalanobis import Mahalanobis
 
 M = TypeVar("M", bound=nn.Module)

@@ -23,9 +23,8 @@ from mahalens.errors import InputError, require_extra
 from mahalens.geometry._checks import dtype_name, labels_of, require_count, require_finite
 from mahalens.geometry.covariance import centre, lower_factor
 from mahalens.geometry.gaussian import spread_axes
-from mahalens.nn.distances import OffsetL2
 from mahalens.nn.head import DistanceHead
-from mahalens.nn.layers import PointSlope, set_parameters
+from mahalens.nn.layers import OffsetL2, PointSlope, set_parameters
 from mahalens.nn.mahalanobis import REST_SHARE, Mahalanobis
 
 ROWS = 20_000

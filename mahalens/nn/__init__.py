@@ -1,8 +1,8 @@
 """Modules that measure distances, and architectures as data.
 
 ===============  ===============================================================================
-``layers``       :class:`Abs`, :class:`Neg`, :class:`Norm`, :class:`AbsReLU`, :class:`PointSlope`
-``distances``    :class:`OffsetL2`: distances to prototypes
+``layers``       :class:`Abs`, :class:`Neg`, :class:`Norm`, :class:`AbsReLU`, :class:`PointSlope`;
+                 :class:`OffsetL2`: distances to prototypes
 ``mahalanobis``  :class:`Mahalanobis`: distances to classes, in units of their spreads
 ``head``         :class:`DistanceHead` and its :class:`Prediction`: classify by distance, or reject
 ``chain``        :class:`Chain` and :class:`Layer`: an architecture as data; :func:`md_abs`,

@@ -4,13 +4,13 @@ from .chain import mahalanobis_model as mahalanobis_model
 from .chain import md_abs as md_abs
 from .chain import md_relu as md_relu
 from .chain import md_sigmoid as md_sigmoid
-from .distances import OffsetL2 as OffsetL2
 from .head import DistanceHead as DistanceHead
 from .head import Prediction as Prediction
 from .layers import Abs as Abs
 from .layers import AbsReLU as AbsReLU
 from .layers import Neg as Neg
 from .layers import Norm as Norm
+from .layers import OffsetL2 as OffsetL2
 from .layers import PointSlope as PointSlope
 from .mahalanobis import Mahalanobis as Mahalanobis
 from .penalties import compactness_penalty as compactness_penalty

@@ -20,8 +20,14 @@ from mahalens.errors import InputError
 from mahalens.files import read_file, replacing
 from mahalens.geometry._checks import require_finite, tensor_of
 from mahalens.geometry.ellipsoids import DiagonalEllipsoids, SphericalEllipsoids
-from mahalens.nn.distances import OffsetL2
-from mahalens.nn.layers import require_known, require_sizes, require_width, root, scale_lengths
+from mahalens.nn.layers import (
+    OffsetL2,
+    require_known,
+    require_sizes,
+    require_width,
+    root,
+    scale_lengths,
+)
 from mahalens.nn.mahalanobis import (
     Mahalanobis,
     check_features,

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.geometry._checks import dtype_name, labels_of, require_finite, tensor_of
 from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance, from_data
-from mahalens.nn.distances import weighted_squares
 from mahalens.nn.layers import (
     is_exporting,
     is_whole,
@@ -20,6 +19,7 @@ from mahalens.nn.layers import (
     require_width,
     root,
     set_parameters,
+    weighted_squares,
     without_autocast,
 )
 

@@ -10,6 +10,7 @@ from mahalens.errors import InputError
 from mahalens.geometry.ellipsoids import from_covariance
 
 DTYPES = [torch.float32, torch.float64]
+NAN = float("nan")
 # How each is made from covariances.
 OPTIONS = {
     "full": {"kind": "full"},
@@ -31,11 +32,18 @@ WITH_DENSITY = [name for name in NAMES if not name.startswith("low-rank")]
 
 
 def refused(call, message, kind=InputError):
-    """Assert that the call raises this error, in one line and without a cause."""
+    """Assert that the call raises this error, in one line and without a cause; return it."""
     with pytest.raises(kind, match=message) as error:
         call()
     assert "\n" not in str(error.value)
     assert error.value.__cause__ is None
+    return error.value
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    """Return standard normal numbers, the same in every dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def norms_of(name):
@@ -63,8 +71,7 @@ def some_covariances(count, dim, seed=0, condition=None):
 
 
 def some_means(count, dim, seed=1):
-    g = torch.Generator().manual_seed(seed)
-    return 2 * torch.randn(count, dim, generator=g, dtype=torch.float64)
+    return 2 * normal(count, dim, seed=seed)
 
 
 def make(name, count=7, dim=5, dtype=torch.float64, *, seed=0, condition=None):
@@ -78,9 +85,7 @@ def make(name, count=7, dim=5, dtype=torch.float64, *, seed=0, condition=None):
 
 def points(ellipsoids, count=9, seed=2):
     """Return points among the means and around them."""
-    g = torch.Generator().manual_seed(seed)
-    x = 3 * torch.randn(count, ellipsoids.dim, generator=g, dtype=torch.float64)
-    return x.to(ellipsoids.dtype)
+    return (3 * normal(count, ellipsoids.dim, seed=seed)).to(ellipsoids.dtype)
 
 
 def case(name, *size, n=9, **options):

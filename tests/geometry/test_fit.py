@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 from geometry_cases import (
-    DTYPES,
+    NAN,
     OPTIONS,
     close,
     make,
+    normal,
     points,
     refused,
     some_covariances,
@@ -29,10 +30,10 @@ from mahalens.geometry.ellipsoids.fit import RankChoice, axes_of_rows, longest_a
 
 RECIPES = [{}, {"ridge": 0.1}, {"shrinkage": 0.3}, {"ridge": 0.05, "shrinkage": "ledoit-wolf"}]
 RANKED = ["low-rank", "low-rank+remainder", "shared-basis"]
+REST = {"kind": "low-rank+remainder"}
 UNRANKED = ["full", "diagonal", "spherical"]
 MEANS, COVARIANCES = some_means(3, 4), some_covariances(3, 4)
 FLAT = torch.diag(torch.tensor([4.0, 1.0, 0.0, 0.0]).double())
-NAN = float("nan")
 
 
 def labelled(dtype=torch.float64, n=90, dim=4, classes=3):
@@ -54,29 +55,23 @@ def clear(dtype=torch.float64):
 
 class TestFromData:
     @pytest.mark.parametrize("recipe", RECIPES, ids=str)
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_full_ones_are_gaussians_of_each_label(self, recipe, dtype):
+    def test_all_kinds_are_those_of_the_gaussian_of_each_label(self, name, recipe, dtype):
         x, labels = labelled(dtype)
-        made = from_data(x, labels, **recipe)
-        assert (made.dtype, len(made)) == (dtype, 3)
-        for k, label in enumerate((-5, 5, 15)):
-            one = Gaussian.from_data(x[labels == label].double(), **recipe)
-            close(made.means[k], one.mean)
-            close(made.distances(x)[:, k], one.mahalanobis(x.double()), 5)
-            close(made.covariances[k], one.covariance, 20)
-
-    @pytest.mark.parametrize("recipe", RECIPES, ids=str)
-    @pytest.mark.parametrize("name", OPTIONS)
-    def test_all_kinds_are_those_of_the_covariances(self, name, recipe):
-        x, labels = labelled()
-        gaussians = [Gaussian.from_data(x[labels == label], **recipe) for label in (-5, 5, 15)]
-        stacked = Gaussian.stack(gaussians)
-        wanted = from_covariance(stacked.mean, stacked.covariance, **OPTIONS[name])
+        wide = x.double()
+        each = [Gaussian.from_data(wide[labels == label], **recipe) for label in (-5, 5, 15)]
+        gaussians = Gaussian.stack(each)
+        wanted = from_covariance(gaussians.mean, gaussians.covariance, **OPTIONS[name])
         made = from_data(x.requires_grad_(), labels, **OPTIONS[name], **recipe)
+        distances = made.distances(x.detach())
+        assert (made.dtype, len(made)) == (dtype, 3)
         assert torch.equal(made.ranks, wanted.ranks)
         assert not made.means.requires_grad  # data are data, also where they ask for gradients
+        close(made.means, gaussians.mean)
         close(made.covariances, wanted.covariances, 100)
-        close(made.distances(x.detach()), wanted.distances(x.detach()), 100)
+        close(distances, wanted.distances(wide), 100)
+        if name == "full":
+            close(distances, gaussians.mahalanobis(wide).mT, 5)
+            close(made.covariances, gaussians.covariance, 20)
 
     def test_order_place_and_type_of_the_labels_do_not_matter(self):
         x, labels = labelled()
@@ -103,9 +98,7 @@ class TestFromData:
             assert len(from_data(x, labels, **options, ridge=0.1)) == 3
 
     def test_few_samples_of_many_inputs(self):
-        g = torch.Generator().manual_seed(0)
-        x = torch.randn(24, 40, generator=g, dtype=torch.float64)
-        labels = torch.arange(24) % 2
+        x, labels = normal(24, 40), torch.arange(24) % 2
         made = from_data(x, labels, kind="low-rank+remainder", rank=4)
         covariances = torch.stack([x[labels == k].T.cov() for k in (0, 1)])
         means = torch.stack([x[labels == k].mean(dim=0) for k in (0, 1)])
@@ -119,7 +112,6 @@ class TestFromData:
 
 
 class TestFromClusters:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_clear_ones_are_found(self, dtype):
         x, truth = clear(dtype)
         ellipsoids, labels = from_clusters(x, 4, seed=1)
@@ -133,7 +125,7 @@ class TestFromClusters:
         close(ellipsoids.covariances, from_data(x, labels, **options).covariances)
 
     def test_a_seed_decides(self):
-        x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+        x = normal(200, 3, dtype=torch.float32)
         state = torch.random.get_rng_state()
         first, again = (from_clusters(x, 5, seed=3, kind="spherical") for _ in range(2))
         assert torch.equal(first[1], again[1])
@@ -144,29 +136,25 @@ class TestFromClusters:
         assert torch.equal(state, torch.random.get_rng_state())
 
 
-class Lazy:
+class Lazy(list):
     """Covariances that are made when they are asked for."""
 
     def __init__(self, covariances):
-        self.covariances, self.asked = covariances, []
-
-    def __len__(self):
-        return len(self.covariances)
+        super().__init__(covariances)
+        self.asked = []
 
     def __getitem__(self, k):
         self.asked.append(k)
-        return self.covariances[k]
+        return super().__getitem__(k)
 
 
 class TestFromCovariance:
-    @pytest.mark.parametrize("name", OPTIONS)
     def test_asks_for_one_after_the_other(self, name):
         lazy = Lazy(some_covariances(7, 5))
         made = from_covariance(some_means(7, 5), lazy, **OPTIONS[name])
         close(made.distances(points(made)), make(name).distances(points(made)))
         assert lazy.asked == [*range(7)] * (2 if name == "shared-basis" else 1)
 
-    @pytest.mark.parametrize("name", OPTIONS)
     def test_a_ridge_is_a_share_of_the_mean_variance(self, name):
         covariances = some_covariances(7, 5)
         mean_variance = covariances.diagonal(dim1=1, dim2=2).mean(dim=1)
@@ -177,7 +165,6 @@ class TestFromCovariance:
         for field, tensor in made.tensors().items():
             close(tensor, wanted.tensors()[field], 10)
 
-    @pytest.mark.parametrize("name", OPTIONS)
     def test_is_computed_in_float64_and_rounded_once(self, name):
         means, covariances = some_means(7, 5).float(), some_covariances(7, 5).float()
         double = from_covariance(means.double(), covariances.double(), **OPTIONS[name])
@@ -261,9 +248,8 @@ class TestExpectedError:
         exact = (z**2).sum(axis=1)
         short = (z[:, :rank] ** 2).sum(axis=1) + (dropped * z[:, rank:] ** 2).sum(axis=1) / rest
         seen = np.sqrt(((short - exact) ** 2).mean()) / (2 * 8)
-        error = expected_error(
-            8, np.array(float(rank)), dropped.sum(), (dropped**2).sum(), np.array(rest)
-        )
+        sums = dropped.sum(), (dropped**2).sum()
+        error = expected_error(8, np.array(float(rank)), *sums, np.array(rest))
         assert error == pytest.approx(seen, rel=0.02, abs=1e-12)
 
     def test_is_about_the_relative_error_of_the_distance(self):
@@ -406,10 +392,6 @@ def with_entry(place, value):
     return changed
 
 
-def rank_of(kind):
-    return 2 if kind in RANKED else None
-
-
 class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -441,21 +423,14 @@ class TestRefusals:
     def test_of_options(self, options, message):
         refused(made(**options), message)
 
-    @pytest.mark.parametrize(
-        ("rank", "options", "message"),
-        [
-            (0, {}, "rank is 0"),
-            (6, {}, "rank is 6"),
-            (2.5, {}, "rank is 2.5"),
-            (2, {"remainder": "some"}, "remainder is 'some'"),
-        ],
-    )
-    def test_to_truncate(self, rank, options, message):
-        refused(lambda: make("full").truncate(rank, **options), message)
+    def test_to_truncate(self):
+        for rank in (0, 6, 2.5):
+            refused(lambda rank=rank: make("full").truncate(rank), f"rank is {rank}")
+        refused(lambda: make("full").truncate(2, remainder="some"), "remainder is 'some'")
 
     @pytest.mark.parametrize("kind", [*RANKED, *UNRANKED])
     def test_of_covariances_of_any_kind(self, kind):
-        options = {"kind": kind, "rank": rank_of(kind)}
+        options = {"kind": kind, "rank": 2 if kind in RANKED else None}
         negative = torch.diag(torch.tensor([9.0, 4.0, 3.0, -1.0]).double()).expand(3, 4, 4)
         for covariances, message in [
             (with_entry((1, 0, 2), 9.0), "ellipsoid 1: .*not symmetric"),
@@ -471,31 +446,22 @@ class TestRefusals:
             ({"kind": "full"}, "ellipsoid 1"),
             ({"kind": "diagonal"}, "ellipsoid 1 has no spread along input 2"),
             ({"kind": "low-rank", "rank": 3}, "ellipsoid 1: rank 3 is more than the 2 of 4"),
-            ({"kind": "low-rank+remainder", "rank": 2}, "ellipsoid 1: .*remainder would be 0"),
-            (
-                {"kind": "low-rank+remainder", "rank": 1, "remainder": "precision"},
-                "no mean precision",
-            ),
+            ({**REST, "rank": 2}, "ellipsoid 1: .*remainder would be 0"),
+            ({**REST, "rank": 1, "remainder": "precision"}, "no mean precision"),
         ],
         ids=str,
     )
     def test_of_singular_covariances(self, options, message):
         covariances = [COVARIANCES[0], FLAT, COVARIANCES[2]]
         refused(made(covariances, **options), message, SingularCovarianceError)
-        assert len(from_covariance(MEANS, covariances, **options, ridge=1e-3)) == 3
-        assert (
-            from_covariance(MEANS, covariances, kind="low-rank", rank=2).ranks.tolist() == [2] * 3
-        )
+        assert len(made(covariances, **options, ridge=1e-3)()) == 3
+        assert made(covariances, kind="low-rank", rank=2)().ranks.tolist() == [2] * 3
 
     def test_of_covariances_without_any_rest(self):
-        refused(
-            made([FLAT] * 3, kind="shared-basis", rank=2),
-            "ellipsoid 0: .*beyond the shared basis",
-            SingularCovarianceError,
-        )
-        refused(
-            made([torch.zeros(4, 4)] * 3, kind="spherical"), "no spread", SingularCovarianceError
-        )
+        basis, spheres = {"kind": "shared-basis", "rank": 2}, {"kind": "spherical"}
+        message = "ellipsoid 0: .*beyond the shared basis"
+        refused(made([FLAT] * 3, **basis), message, SingularCovarianceError)
+        refused(made([0 * FLAT] * 3, **spheres), "no spread", SingularCovarianceError)
 
     @pytest.mark.parametrize(
         ("means", "covariances", "message"),
@@ -518,7 +484,8 @@ class TestRefusals:
     def test_of_shapes_and_dtypes(self, means, covariances, message):
         refused(made(covariances, means), message)
 
-    X, LABELS = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    X, LABELS = normal(20, 2, dtype=torch.float32), torch.arange(20) % 2
+    FEW = X.view(10, 4)[:6]
 
     @pytest.mark.parametrize(
         ("x", "labels", "options", "message"),
@@ -537,13 +504,8 @@ class TestRefusals:
             (X, LABELS, {"shrinkage": "lw"}, "shrinkage is 'lw'"),
             (X, LABELS, {"shrinkage": 1.5}, "shrinkage is 1.5"),
             (X, LABELS, {"kind": "none"}, "kind is 'none'"),
-            (X.view(10, 4)[:6], LABELS[:6], {}, "ellipsoid 0"),
-            (
-                X.view(10, 4)[:6],
-                LABELS[:6],
-                {"kind": "low-rank", "rank": 3},
-                "rank 3 is more than the 2",
-            ),
+            (FEW, LABELS[:6], {}, "ellipsoid 0"),
+            (FEW, LABELS[:6], {"kind": "low-rank", "rank": 3}, "rank 3 is more than the 2"),
         ],
     )
     def test_of_labelled_data(self, x, labels, options, message):

@@ -2,17 +2,17 @@
 
 import copy
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import scipy.spatial.distance
 import scipy.stats
 import torch
-from geometry_cases import DTYPES, refused
+from geometry_cases import DTYPES, NAN, normal, refused
 
 from mahalens.geometry import Gaussian
 
-NAN = float("nan")
 SHAPES = [((), 1), ((), 10), ((3,), 4), ((2, 3), 3)]
 
 
@@ -26,9 +26,7 @@ def make(batch, dim, dtype=torch.float64, seed=0):
 
 
 def points(gaussian, n=7, seed=1):
-    g = torch.Generator().manual_seed(seed)
-    shape = (*gaussian.batch_shape, n, gaussian.dim)
-    return (4 * torch.randn(shape, generator=g, dtype=torch.float64)).to(gaussian.dtype)
+    return (4 * normal(*gaussian.batch_shape, n, gaussian.dim, seed=seed)).to(gaussian.dtype)
 
 
 def close(actual, wanted, scale=1.0):
@@ -41,14 +39,10 @@ def identity_like(gaussian):
     return torch.eye(gaussian.dim, dtype=gaussian.dtype).expand(gaussian.factor.shape)
 
 
-@pytest.fixture(params=SHAPES, ids=str)
-def shape(request):
-    return request.param
-
-
-@pytest.fixture(params=DTYPES, ids=str)
-def gaussian(request, shape):
-    return make(*shape, dtype=request.param)
+@pytest.fixture(params=itertools.product(SHAPES, DTYPES), ids=str)
+def gaussian(request):
+    shape, dtype = request.param
+    return make(*shape, dtype)
 
 
 class TestMatrices:
@@ -68,7 +62,6 @@ class TestMatrices:
         assert bool((largest > 0).all())
         close(gaussian.condition_number, np.linalg.cond(gaussian.covariance.double().numpy()), 20)
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_of_equal_entries_the_first_is_positive(self, dtype):
         tilted = torch.tensor([[1.0, -0.5], [-0.5, 1.0]], dtype=dtype)
         vectors = Gaussian.from_covariance(torch.zeros(2, dtype=dtype), tilted).eigenvectors
@@ -135,10 +128,8 @@ class TestDistance:
         close(gaussian.mahalanobis(x), torch.ones(x.shape[:-1]), 10)
 
     def test_does_not_change_under_an_affine_map(self, gaussian):
-        g = torch.Generator().manual_seed(5)
         dim = gaussian.dim
-        a = torch.randn(dim, dim, generator=g, dtype=torch.float64) + 2 * torch.eye(dim)
-        a = a.to(gaussian.dtype)
+        a = (normal(dim, dim, seed=5) + 2 * torch.eye(dim)).to(gaussian.dtype)
         shift = torch.arange(dim, dtype=gaussian.dtype)
         covariance = a @ gaussian.covariance @ a.mT
         moved = Gaussian.from_covariance(gaussian.mean @ a.mT + shift, covariance)
@@ -237,8 +228,7 @@ class TestSamples:
         state = torch.random.get_rng_state()
         first, second = gaussian.sample(5, generator), gaussian.sample(5, generator)
         assert not torch.equal(first, second)
-        z = torch.randn(5, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-        close(first, gaussian.mean + z @ gaussian.factor.mT)
+        close(first, gaussian.mean + normal(5, 3, seed=4) @ gaussian.factor.mT)
         single = gaussian.to(torch.float32).sample(5, torch.Generator().manual_seed(4))
         assert single.dtype == torch.float32
         torch.testing.assert_close(single.double(), first, rtol=1e-5, atol=1e-5)
@@ -258,15 +248,9 @@ class TestGradients:
 
             return function
 
-        for name, *arguments in [
-            ("mahalanobis",),
-            ("mahalanobis", True),
-            ("log_density",),
-            ("whiten", "pca"),
-            ("whiten", "zca"),
-            ("whiten", "cholesky"),
-            ("unwhiten", "zca"),
-        ]:
+        distances = [("mahalanobis",), ("mahalanobis", True), ("log_density",)]
+        whitenings = [("whiten", kind) for kind in ("pca", "zca", "cholesky")]
+        for name, *arguments in [*distances, *whitenings, ("unwhiten", "zca")]:
             assert torch.autograd.gradcheck(through(name, *arguments), (x, mean, free))
         for name in ("covariance", "precision", "eigenvalues", "condition_number"):
             assert torch.autograd.gradcheck(
@@ -274,7 +258,6 @@ class TestGradients:
                 (mean, free),
             )
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_at_the_mean_are_zero_and_leave_other_points_alone(self, dtype):
         gaussian = make((), 3, dtype)
         mean, factor = (t.clone().requires_grad_() for t in (gaussian.mean, gaussian.factor))

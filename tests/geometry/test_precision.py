@@ -7,10 +7,9 @@ import pytest
 import torch
 from geometry_cases import (
     BOTH,
-    DTYPES,
-    NAMES,
     OPTIONS,
     make,
+    normal,
     points,
     refused,
     relative,
@@ -77,24 +76,20 @@ def graded(dim, condition, scale=1.0):
 
 
 def scattered(count, dim, dtype, seed, apart=1.0, offset=0.0):
-    g = torch.Generator().manual_seed(seed)
-    means = apart * torch.randn(count, dim, generator=g, dtype=torch.float64) + offset
-    return means.to(dtype)
+    return (apart * normal(count, dim, seed=seed) + offset).to(dtype)
 
 
 def around(ellipsoids, near, count=4, seed=3):
     """Points at ``near`` from every mean, and from the centre of all."""
-    g = torch.Generator().manual_seed(seed)
     means = torch.cat([ellipsoids.means, ellipsoids.means.mean(dim=0, keepdim=True)])
-    steps = torch.randn(count, *means.shape, generator=g, dtype=torch.float64)
-    return (means.double() + near * steps).to(ellipsoids.dtype).reshape(-1, ellipsoids.dim)
+    x = means.double() + near * normal(count, *means.shape, seed=seed)
+    return x.to(ellipsoids.dtype).reshape(-1, ellipsoids.dim)
 
 
 def off(ellipsoids, x, norm="l2"):
     return relative(ellipsoids.distances(x, norm=norm), slow_distances(ellipsoids, x, norm))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 class TestPromise:
     @pytest.mark.parametrize("near", [1e-6, 1e-3, 1.0])
     @pytest.mark.parametrize(("name", "norm"), BOTH)
@@ -140,12 +135,9 @@ class TestPromise:
         means = scattered(1, 6, dtype, 0).expand(3, 6).contiguous()
         ellipsoids = build(shape, means, graded(6, condition))
         ellipsoids.remainder[:] = torch.tensor([condition**-0.25, 1e-4, 1e-6])
-        g = torch.Generator().manual_seed(0)
-        coordinates = torch.randn(8, 3, generator=g, dtype=torch.float64)
         every = ellipsoids.axes if shape == "remainder" else ellipsoids.basis[None]
-        parts = [means[0].double() + coordinates @ axes.double() for axes in every]
-        inside = torch.cat(parts).to(dtype)
-        assert off(ellipsoids, inside) < PROMISED[dtype]
+        inside = torch.cat([means[0].double() + normal(8, 3) @ axes.double() for axes in every])
+        assert off(ellipsoids, inside.to(dtype)) < PROMISED[dtype]
 
 
 @pytest.mark.parametrize(("spread", "remainder"), [(1e4, 1.0), (1.0, 1e4)])
@@ -182,7 +174,6 @@ def test_float32_keeps_five_digits(shape, data):
     assert off(ellipsoids, x.reshape(-1, dim)) < PROMISED[torch.float32]
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_a_point_at_the_centre_of_far_means(name):
     # Long ellipsoids that reach from far means to the centre: W mean is a small difference.
     along = torch.tensor([0.6, 0.8], dtype=torch.float64)
@@ -192,11 +183,10 @@ def test_a_point_at_the_centre_of_far_means(name):
     kind = OPTIONS[name]["kind"]
     rank = {"low-rank": 2, "low-rank+remainder": 1, "shared-basis": 1}.get(kind)
     ellipsoids = from_covariance(means, [covariance] * 2, kind=kind, rank=rank)
-    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    x = normal(50, 2, dtype=torch.float32)
     assert off(ellipsoids, x) < 1e-5
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_products_are_used_where_they_are_good_enough(name):
     """Ordinary points are not measured one by one, which would end in ``index_put``."""
     ellipsoids = make(name, dtype=torch.float32)
@@ -209,10 +199,8 @@ def test_products_are_used_where_they_are_good_enough(name):
 
 @pytest.mark.parametrize("dim", [64, 300])
 def test_in_many_dimensions(dim):
-    ellipsoids = from_covariance(
-        torch.randn(2, dim, generator=torch.Generator().manual_seed(0)),
-        list(some_covariances(2, dim, condition=1e4)),
-    )
+    covariances = list(some_covariances(2, dim, condition=1e4))
+    ellipsoids = from_covariance(normal(2, dim, dtype=torch.float32), covariances)
     for near in (1e-2, 1.0):
         assert off(ellipsoids, around(ellipsoids, near, count=2)) < 1e-5
 
@@ -281,7 +269,6 @@ def test_float64_far_beyond_the_root_of_its_range(kind, near, apart, scale):
     require_right(ellipsoids.distances(x), exact(ellipsoids, x), torch.float64)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", SHAPES)
 def test_up_to_the_last_number(kind, dtype):
     """Means and points at the two ends of the range, whose difference overflows."""
@@ -292,7 +279,7 @@ def test_up_to_the_last_number(kind, dtype):
     require_right(ellipsoids.distances(x), exact(ellipsoids, x), dtype)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e20])
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e25])
 @pytest.mark.parametrize("kind", SHAPES)
 class TestUnits:
     """Everything in other units: distances, neighbours, slopes and shares stay the same."""
@@ -308,7 +295,9 @@ class TestUnits:
     def test_of_distances_and_neighbours(self, kind, scale):
         plain, scaled, x = self.pair(kind, scale)
         torch.testing.assert_close(scaled.distances(x * scale), plain.distances(x))
-        assert torch.equal(scaled.nearest(x * scale).indices, plain.nearest(x).indices)
+        nearest, wanted = scaled.nearest(x * scale), plain.nearest(x)
+        assert torch.equal(nearest.indices, wanted.indices)
+        torch.testing.assert_close(nearest.distances, wanted.distances)
 
     def test_of_gradients(self, kind, scale):
         plain, scaled, x = self.pair(kind, scale)
@@ -342,20 +331,6 @@ class TestUnits:
         assert float(result.residual.max()) < 1e-3 * float(targets.mean())
 
 
-def test_nearest_is_the_nearest_at_any_size():
-    """Once NaN for all, and so the first class."""
-    for scale in (1e-25, 1e-20, 1.0, 1e20, 1e25):
-        means = scale * torch.tensor([[5.0, 5.0], [1.0, 1.0]])
-        for ellipsoids in (
-            SphericalEllipsoids(means, torch.full((2,), scale)),
-            DiagonalEllipsoids(means, torch.full((2, 2), scale)),
-            LowRankEllipsoids(means, torch.eye(2).repeat(2, 1, 1), torch.full((2, 2), scale)),
-        ):
-            result = ellipsoids.nearest(scale * torch.ones(1, 2) * 1.5)
-            assert result.indices.tolist() == [[1]]
-            torch.testing.assert_close(result.distances, torch.tensor([[0.5**0.5]]))
-
-
 def test_a_square_too_large_is_infinite_and_the_distance_is_not():
     sphere = SphericalEllipsoids(torch.zeros(1, 2), torch.ones(1))
     x = torch.tensor([[3e25, 4e25]])
@@ -368,8 +343,7 @@ def test_a_square_too_large_is_infinite_and_the_distance_is_not():
 @pytest.mark.parametrize("kind", ["full", "low-rank+remainder", "diagonal", "spherical"])
 def test_fits_to_data_of_any_size(kind, scale):
     dtype = torch.float64 if scale in (1e-200, 1e200) else torch.float32
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 3, generator=g, dtype=dtype)
+    x = normal(40, 3, dtype=dtype)
     x[20:] += 8
     options = {"kind": kind, **({"rank": 1} if "rank" in kind else {})}
     labels = torch.arange(40) // 20

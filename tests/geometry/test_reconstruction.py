@@ -2,24 +2,19 @@
 
 import pytest
 import torch
-from geometry_cases import BOTH, DTYPES, NAMES, case, close, make, plain_distances, points, refused
+from geometry_cases import BOTH, NAN, case, close, make, normal, plain_distances, points, refused
 
 from mahalens.geometry import DiagonalEllipsoids, SphericalEllipsoids, reconstruct
 from mahalens.geometry.ellipsoids import from_covariance
 from mahalens.geometry.reconstruction import AdamSearch, NewtonSearch, SearchProblem, assess
 
-DIM, COUNT = 4, 14
-NAN = float("nan")
+DIM, COUNT = 4, 14  # more ellipsoids than inputs
 
 
-def many(name, dtype=torch.float64, count=COUNT, dim=DIM):
-    """More ellipsoids than inputs."""
-    return make(name, count, dim, dtype)
-
-
-def case_of(name, *args, n, **options):
-    ellipsoids = many(name, *args, **options)
-    return ellipsoids, points(ellipsoids, n)
+def many(name, n=0, dtype=torch.float64, count=COUNT):
+    """Return ellipsoids, and with them n points if any are wanted."""
+    ellipsoids = make(name, count, DIM, dtype)
+    return (ellipsoids, points(ellipsoids, n)) if n else ellipsoids
 
 
 def off(result, x):
@@ -27,15 +22,9 @@ def off(result, x):
     return float((result.x - x).norm(dim=1).max() / x.norm(dim=1).mean())
 
 
-@pytest.fixture(params=NAMES)
-def name(request):
-    return request.param
-
-
 class TestRecovery:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_is_exact_from_the_default_start(self, name, dtype):
-        ellipsoids = many(name, dtype)
+        ellipsoids = many(name, dtype=dtype)
         x = torch.cat([points(ellipsoids, 6), ellipsoids.means[:2]])
         result = reconstruct(ellipsoids, ellipsoids.distances(x))
         small = 1e-4 if dtype == torch.float32 else 1e-10
@@ -49,12 +38,12 @@ class TestRecovery:
 
     @pytest.mark.parametrize(("name", "norm"), [pair for pair in BOTH if pair[1] == "l1"])
     def test_from_l1_distances(self, name, norm):
-        ellipsoids, x = case_of(name, count=20, n=3)
+        ellipsoids, x = many(name, 3, count=20)
         distances = ellipsoids.distances(x, norm=norm)
         assert off(reconstruct(ellipsoids, distances, norm=norm, start=x + 0.05), x) < 1e-8
 
     def test_together_equals_one_by_one(self, name):
-        ellipsoids, x = case_of(name, n=5)
+        ellipsoids, x = many(name, 5)
         problem = SearchProblem.of(ellipsoids, ellipsoids.distances(x))
         small = SearchProblem(ellipsoids, problem.targets, block_bytes=2 * DIM * (COUNT + DIM) * 12)
         assert (len(problem.blocks()), len(small.blocks())) == (1, 3)
@@ -73,7 +62,7 @@ class TestRecovery:
             close(alone.condition[0], together.condition[n], 100)
 
     def test_of_a_subset_equals_slicing_by_hand(self, name):
-        ellipsoids, x = case_of(name, n=3)
+        ellipsoids, x = many(name, 3)
         numbers = [0, 2, 3, 5, 7, 8, 11, -1]
         distances = ellipsoids.distances(x)[:, numbers]
         wanted = reconstruct(ellipsoids[numbers], distances, steps=5, restarts=0)
@@ -88,19 +77,16 @@ class TestRecovery:
         assert off(result, x) < 1e-9
 
     def test_where_the_means_are_one(self, name):
-        ellipsoids = many(name)
+        ellipsoids, x = many(name, 2)
         ellipsoids.means[:] = 0.5
-        x = points(ellipsoids, 2)
         result = reconstruct(ellipsoids, ellipsoids.distances(x))
         assert float(result.residual.max()) < 1e-6  # x and its mirror image are as far
 
     @pytest.mark.parametrize("count", [3, 7])
     @pytest.mark.parametrize("value", [0.1, 5.3])
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_where_the_means_are_one_up_to_rounding(self, dtype, value, count):
-        g = torch.Generator().manual_seed(0)
-        spreads = 1 + torch.rand(count, 2, generator=g, dtype=dtype)
-        ellipsoids = DiagonalEllipsoids(torch.full((count, 2), value, dtype=dtype), spreads)
+        means, spreads = torch.full((count, 2), value), 1 + normal(count, 2).abs()
+        ellipsoids = DiagonalEllipsoids(means.to(dtype), spreads.to(dtype))
         distances = ellipsoids.distances(torch.tensor([[3.0, -2.0]], dtype=dtype))
         assert float(reconstruct(ellipsoids, distances).residual) < 1e-3
 
@@ -115,7 +101,7 @@ class TestRecovery:
         close(ellipsoids.distances(at_mean.x), torch.zeros(1, 1), 1e6)
 
     def test_a_start_is_respected(self, name):
-        ellipsoids, x = case_of(name, n=3)
+        ellipsoids, x = many(name, 3)
         distances = ellipsoids.distances(x)
         result = reconstruct(ellipsoids, distances, start=x, method="newton")
         assert int(result.steps.max()) <= 2
@@ -125,8 +111,7 @@ class TestRecovery:
 
     @pytest.mark.parametrize("scale", [1e-6, 1e6])
     def test_in_any_unit_and_place(self, name, scale):
-        ellipsoids, offset = many(name), 1e4
-        x = points(ellipsoids, 3)
+        (ellipsoids, x), offset = many(name, 3), 1e4
         power = {"spreads": 1, "remainder": 1, "whitening": -1}
         tensors = {n: t * scale ** power.get(n, 0) for n, t in ellipsoids.tensors().items()}
         tensors["means"] = scale * (tensors["means"] + offset)
@@ -160,7 +145,7 @@ class TestRecovery:
 class TestAdam:
     @pytest.mark.parametrize(("name", "norm"), BOTH)
     def test_equals_that_of_torch(self, name, norm):
-        ellipsoids, x = case_of(name, n=3)
+        ellipsoids, x = many(name, 3)
         targets = ellipsoids.distances(x, norm=norm)
         start = x + 0.7
         search = AdamSearch(SearchProblem.of(ellipsoids, targets, norm=norm), start, steps=25)
@@ -177,7 +162,7 @@ class TestAdam:
         assert search.finished
 
     def test_finds_points(self):
-        ellipsoids, x = case_of("full", n=2)
+        ellipsoids, x = many("full", 2)
         distances = ellipsoids.distances(x)
         result = reconstruct(ellipsoids, distances, method="adam", steps=800)
         assert off(result, x) < 0.02
@@ -190,8 +175,8 @@ class TestAdam:
         assert float((faster.x - start).abs().max()) > 0.1
 
     def test_goes_on_from_a_state_bit_for_bit(self):
-        ellipsoids = many("remainder")
-        problem = SearchProblem.of(ellipsoids, ellipsoids.distances(points(ellipsoids, 3)))
+        ellipsoids, x = many("remainder", 3)
+        problem = SearchProblem.of(ellipsoids, ellipsoids.distances(x))
         whole, first, second = (AdamSearch(problem, problem.start(), steps=40) for _ in range(3))
         whole.advance()
         first.advance(17)
@@ -213,7 +198,6 @@ class TestSpheres:
 
     @pytest.mark.parametrize("same", [True, False], ids=["equal", "different"])
     @pytest.mark.parametrize("count", [4, 5, 20])
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_have_a_closed_form(self, same, count, dtype):
         ellipsoids = self.spheres(count, dtype=dtype, same=same)
         x = points(ellipsoids, 6)
@@ -257,8 +241,7 @@ class TestSpheres:
     def test_auto_goes_on_to_the_least_squares_of_distances(self):
         ellipsoids = self.spheres(9)
         x = points(ellipsoids, 3)
-        noise = 0.05 * torch.randn(3, 9, generator=torch.Generator().manual_seed(0)).double()
-        distances = (ellipsoids.distances(x) + noise).clamp(min=0)
+        distances = (ellipsoids.distances(x) + 0.05 * normal(3, 9)).clamp(min=0)
         closed = reconstruct(ellipsoids, distances, method="closed-form")
         auto = reconstruct(ellipsoids, distances, restarts=0)
         assert bool((auto.residual <= closed.residual + 1e-12).all())
@@ -268,7 +251,7 @@ class TestSpheres:
 
 class TestNewton:
     def test_advances_step_by_step(self):
-        ellipsoids, x = case_of("full", n=3)
+        ellipsoids, x = many("full", 3)
         problem = SearchProblem.of(ellipsoids, ellipsoids.distances(x))
         whole, parts = (NewtonSearch(problem, x + 0.4) for _ in range(2))
         whole.advance()
@@ -278,12 +261,10 @@ class TestNewton:
         assert torch.equal(whole.taken, parts.taken)
 
     def test_never_makes_it_worse(self, name):
-        ellipsoids = many(name)
-        g = torch.Generator().manual_seed(0)
-        targets = ellipsoids.distances(points(ellipsoids, 60)) + 0.3
+        ellipsoids, x = many(name, 60)
+        targets = ellipsoids.distances(x) + 0.3
         # Near the kinks at the means, where slopes say little about the next step.
-        places = torch.randint(COUNT, (60,), generator=g)
-        start = ellipsoids.means[places] + 1e-3 * torch.randn(60, DIM, generator=g).double()
+        start = ellipsoids.means[torch.arange(60) % COUNT] + 1e-3 * normal(60, DIM)
         search = NewtonSearch(SearchProblem.of(ellipsoids, targets), start)
         last = torch.full((60,), torch.inf, dtype=torch.float64)
         for step in range(1, 12):
@@ -293,8 +274,8 @@ class TestNewton:
             last = cost
 
     def test_ends_at_a_stationary_point(self, name):
-        ellipsoids = many(name)
-        targets = ellipsoids.distances(points(ellipsoids, 5)) + 0.2
+        ellipsoids, x = many(name, 5)
+        targets = ellipsoids.distances(x) + 0.2
         result = reconstruct(ellipsoids, targets, restarts=0)
         tangent = ellipsoids.tangent(result.x)
         gaps = tangent.distances - targets
@@ -316,7 +297,6 @@ class TestNewton:
 
 
 class TestQuality:
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_few_distances_are_met_and_the_rest_is_open(self, name, dtype):
         ellipsoids = make(name, 3, 6, dtype)
         result = reconstruct(ellipsoids, ellipsoids.distances(points(ellipsoids, 5)))
@@ -338,7 +318,7 @@ class TestQuality:
 
     def test_open_directions_stay_as_in_the_start(self, name):
         ellipsoids, x = case(name, 2, 6, n=3)
-        start = x + 1e-3 * torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
+        start = x + 1e-3 * normal(3, 6)
         result = reconstruct(ellipsoids, ellipsoids.distances(x), start=start, method="newton")
         slopes = ellipsoids.tangent(result.x).jacobian()
         moved = result.x - start
@@ -349,12 +329,10 @@ class TestQuality:
         assert float(result.residual.max()) < 1e-9
 
     def test_error_and_noise_are_as_estimated(self, name):
-        ellipsoids = make(name, COUNT, DIM)
+        ellipsoids, x = many(name, 1)
         trials, sigma = 300, 1e-3
-        x = points(ellipsoids, 1).expand(trials, -1)
-        g = torch.Generator().manual_seed(0)
-        noise = sigma * torch.randn(trials, COUNT, generator=g, dtype=torch.float64)
-        distances = (ellipsoids.distances(x) + noise).clamp(min=0)
+        x = x.expand(trials, -1)
+        distances = (ellipsoids.distances(x) + sigma * normal(trials, COUNT)).clamp(min=0)
         result = reconstruct(ellipsoids, distances, start=x)
         error = (result.x - x).square().sum(dim=1).mean().sqrt()
         assert 0.9 < float(error / result.expected_error.square().mean().sqrt()) < 1.1
@@ -364,8 +342,8 @@ class TestQuality:
         assert 0.9 < float(error / known.expected_error.mean()) < 1.1
 
     def test_residual_is_a_root_mean_square(self):
-        ellipsoids = make("full", COUNT, DIM)
-        distances = ellipsoids.distances(points(ellipsoids, 3)) + 0.1
+        ellipsoids, x = many("full", 3)
+        distances = ellipsoids.distances(x) + 0.1
         result = reconstruct(ellipsoids, distances, restarts=1)
         gaps = ellipsoids.distances(result.x) - distances
         torch.testing.assert_close(result.residual, gaps.square().mean(dim=1).sqrt())
@@ -373,8 +351,8 @@ class TestQuality:
         torch.testing.assert_close(result.noise, free.sqrt())
 
     def test_is_described(self):
-        ellipsoids = make("full", COUNT, DIM)
-        result = reconstruct(ellipsoids, ellipsoids.distances(points(ellipsoids, 3)), noise=0.01)
+        ellipsoids, x = many("full", 3)
+        result = reconstruct(ellipsoids, ellipsoids.distances(x), noise=0.01)
         text = result.describe(1)
         assert f"{COUNT} distances determine all {DIM} directions, condition number" in text
         assert f"dim={DIM}, distances={COUNT}, method='newton'" in repr(result)
@@ -384,7 +362,6 @@ class TestQuality:
         assert "determine all 4 directions" in text
         assert "met exactly by others too" in text
 
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_a_point_among_means_in_a_line(self, dtype):
         means = torch.tensor([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0], [7.0, 0.0]], dtype=dtype)
         ellipsoids = SphericalEllipsoids(means, torch.ones(4, dtype=dtype))
@@ -445,9 +422,7 @@ def test_refuses_distances(distances, message):
         ({"start": torch.zeros(2, 5)}, "start is float32"),
         ({"start": torch.full((2, 5), NAN).double()}, "start has 10 value"),
         ({"start": [[0.0] * 5] * 2}, "start is a list"),
-        ({"subset": []}, "subset is empty"),
-        ({"subset": 3}, "subset is empty or not a list"),
-        ({"subset": [0.5]}, "subset is empty or not a list"),
+        *(({"subset": subset}, "subset is empty or not a list") for subset in ([], 3, [0.5])),
         ({"subset": [0, 7]}, "outside 0 to 6"),
         ({"subset": [0, -8]}, "outside 0 to 6"),
         ({"subset": [True] * 3}, r"subset has shape \[3\], wanted one true or false for each"),
@@ -460,13 +435,10 @@ def test_refuses_options(options, message):
     refused(lambda: reconstruct(FULL, DISTANCES, **options), message)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("spherical", {"method": "closed-form", "norm": "l1"}, 'is for spheres with norm "l2"'),
-        ("remainder", {"norm": "l1"}, "components are not known"),
-        ("shared-basis", {"norm": "l1"}, "components are not known"),
-    ],
-)
-def test_refuses_methods_of_other_kinds(name, options, message):
-    refused(lambda: reconstruct(make(name), DISTANCES, **options), message)
+def test_refuses_methods_of_other_kinds():
+    closed = {"method": "closed-form", "norm": "l1"}
+    message = 'is for spheres with norm "l2"'
+    refused(lambda: reconstruct(make("spherical"), DISTANCES, **closed), message)
+    for name in ("remainder", "shared-basis"):
+        unknown = make(name)
+        refused(lambda e=unknown: reconstruct(e, DISTANCES, norm="l1"), "components are not known")

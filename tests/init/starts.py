@@ -43,26 +43,26 @@ def linear(width, units, dtype=torch.float64, bias=True):
     return nn.Linear(width, units, bias=bias, dtype=dtype)
 
 
+def of(kind, **options):
+    """A head has a unit for each of the 3 classes of ``planted``, however many are asked for."""
+
+    def make(width, units, dtype):
+        return kind(width, 3 if kind is DistanceHead else units, dtype=dtype, **options)
+
+    return make
+
+
 LAYERS = {
     "Linear": linear,
-    "PointSlope": lambda width, units, dtype: PointSlope(width, units, dtype=dtype),
-    "OffsetL2": lambda width, units, dtype: OffsetL2(width, units, dtype=dtype),
-    "Mahalanobis": lambda width, units, dtype: Mahalanobis(width, units, 2, dtype=dtype),
-    "shared Mahalanobis": lambda width, units, dtype: Mahalanobis(
-        width, units, 2, shared=True, remainder="diagonal", dtype=dtype
-    ),
-    "euclidean head": lambda width, units, dtype: DistanceHead(width, 3, dtype=dtype),
-    "diagonal head": lambda width, units, dtype: DistanceHead(
-        width, 3, metric="diagonal", dtype=dtype
-    ),
-    "low-rank head": lambda width, units, dtype: DistanceHead(
-        width, 3, metric="low-rank", rank=2, dtype=dtype
-    ),
-    "shared head": lambda width, units, dtype: DistanceHead(
-        width, 3, metric="shared", rank=2, dtype=dtype
-    ),
+    "PointSlope": of(PointSlope),
+    "OffsetL2": of(OffsetL2),
+    "Mahalanobis": of(Mahalanobis, rank=2),
+    "shared Mahalanobis": of(Mahalanobis, rank=2, shared=True, remainder="diagonal"),
+    "euclidean head": of(DistanceHead),
+    "diagonal head": of(DistanceHead, metric="diagonal"),
+    "low-rank head": of(DistanceHead, metric="low-rank", rank=2),
+    "shared head": of(DistanceHead, metric="shared", rank=2),
 }
-"""A head has a unit for each of the 3 classes of ``planted``, however many are asked for."""
 
 STARTS = {
     "kaiming": lambda layer, x, y, **given: kaiming_(layer, **given),

@@ -67,18 +67,32 @@ def test_hyperplanes_outside_count_behind_abs_and_not_at_the_output():
     assert check_init(nn.Sequential(below, Abs()), X).layers[0].outside == (0,)
 
 
-def test_flat_units():
-    model = nn.Sequential(layer_of([[1.0, 0.0], [900.0, 0.0]], [-0.5, 900.0]), nn.Sigmoid())
-    found = check_init(model, X).layers[0]
-    assert found.flat == (1,)
-    assert "flat from the start (1)" in found.problems[-1]
+FAULTS = {  # field, weights, biases, activation, which units, what is said of them
+    "flat": ([[1.0, 0.0], [900.0, 0.0]], [-0.5, 900.0], nn.Sigmoid(), (1,), "from the start (1)"),
+    "dead": (
+        [[1.0, 0.0]] * 20,
+        [-100.0] * 20,
+        nn.ReLU(),
+        range(20),
+        "(0, 1, 2, 3, 4, 5, 6, 7, ...)",
+    ),
+    "faulty": (
+        [*GOOD, [float("nan"), 1.0]],
+        [*GOOD_BIAS, 0.9],
+        nn.ReLU(),
+        (3,),
+        "1 of 4 units NaN or infinite (3)",
+    ),
+}
 
 
-def test_many_are_cut_short():
-    layer = layer_of([[1.0, float(k)] for k in range(20)], [-100.0] * 20)
-    check = check_init(nn.Sequential(layer, nn.ReLU()), X)
-    assert len(check.layers[0].dead) == 20
-    assert "(0, 1, 2, 3, 4, 5, 6, 7, ...)" in str(check)
+@pytest.mark.parametrize("field", FAULTS)
+def test_units_that_are_flat_or_dead_or_no_numbers(field):
+    weight, bias, activation, units, text = FAULTS[field]
+    check = check_init(nn.Sequential(layer_of(weight, bias), activation), X)
+    assert getattr(check.layers[0], field) == tuple(units)
+    assert text in str(check)
+    assert not check.ok
 
 
 def test_what_is_not_read_is_said():
@@ -93,21 +107,10 @@ def test_what_is_not_read_is_said():
     check = check_init(Recurrent(), X)
     assert check.unread == ("memory",)
     assert "not read: memory" in str(check)
-
-
-def test_what_is_read_is_not_said_to_be_unread():
     model = nn.Sequential(PointSlope(2, 3).double(), nn.ReLU(), DistanceHead(3, 2).double())
     check = check_init(model, X)
     assert [layer.name for layer in check.layers] == ["0", "2"]
     assert check.unread == ()
-
-
-def test_units_without_numbers():
-    model = nn.Sequential(layer_of([*GOOD, [float("nan"), 1.0]], [*GOOD_BIAS, 0.9]), nn.ReLU())
-    check = check_init(model, X)
-    assert check.layers[0].faulty == (3,)
-    assert "1 of 4 units NaN or infinite (3)" in str(check)
-    assert not check.ok
 
 
 class TestConvolutions:
@@ -179,21 +182,15 @@ class TestPrototypes:
         with torch.no_grad():
             model[2].prototypes.copy_(torch.tensor([[0.0, 0.0, 0.0], [50.0, 0.0, 0.0]]))
         check = check_init(model, (X, torch.zeros(200, dtype=torch.long)), batch_size=64)
-        assert [(la.name, la.kind) for la in check.layers] == [
-            ("0", "Linear"),
-            ("2", "DistanceHead"),
-        ]
+        assert {la.name: la.kind for la in check.layers} == {"0": "Linear", "2": "DistanceHead"}
         assert check.layer("2").outside == (1,)
-        assert [la.name for la in check_init(model, X, layers=["2"]).layers] == ["2"]
-        assert [la.name for la in check_init(model, X, layers=["0"]).layers] == ["0"]
+        for name in ("2", "0"):
+            alone = check_init(model, X, layers=[name])
+            assert [la.name for la in alone.layers] == [name]
+            with pytest.raises(InputError, match=f"no layer 'x' in this check; there are {name}"):
+                alone.layer("x")
         with pytest.raises(InputError, match="no layer '9'"):
             check_init(model, X, layers=["2", "9"])
-
-
-def test_an_unknown_layer():
-    check = check_init(nn.Sequential(linear(2, 3)), X)
-    with pytest.raises(InputError, match="no layer 'head' in this check; there are 0"):
-        check.layer("head")
 
 
 def test_the_model_is_left_as_it_was():

@@ -21,12 +21,15 @@ from torch import nn
 from mahalens.init import METHODS, check_init, initialise
 
 
-def started(name, kind, dtype=torch.float64, seed=3, units=7, data=None):
+def fresh(name, kind, dtype=torch.float64):
+    """Seven units, but three prototypes where each has a cluster of its own."""
+    clustered = kind not in ("Linear", "PointSlope") and name in ("cluster_pca", "whiten")
+    return LAYERS[kind](4, 3 if clustered else 7, dtype)
+
+
+def started(name, kind, dtype=torch.float64, data=None):
     x, labels = planted(3, 4, dtype=dtype) if data is None else data
-    layer = LAYERS[kind](x.shape[1], units, dtype)
-    if kind not in ("Linear", "PointSlope") and name in ("cluster_pca", "whiten"):
-        layer = LAYERS[kind](x.shape[1], 3, dtype)
-    return start(name, layer, x, labels, generator=seeded(seed))
+    return start(name, fresh(name, kind, dtype), x, labels, generator=seeded(3))
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
@@ -40,9 +43,7 @@ class TestEveryStart:
             again = started(name, kind, data=(x.requires_grad_(), labels))
             moved = torch.get_rng_state()
             torch.manual_seed(5)
-            LAYERS[kind](4, 7, torch.float64)  # which draws its own starting weights
-            if kind not in ("Linear", "PointSlope") and name in ("cluster_pca", "whiten"):
-                LAYERS[kind](4, 3, torch.float64)
+            fresh(name, kind)  # which draws its own starting weights
             assert torch.equal(torch.get_rng_state(), moved)
         assert same_state(first, state_of(again), equal_nan=True)
         again(x.detach()).sum().backward()
@@ -71,19 +72,16 @@ class TestEveryStart:
         assert start(name, layer, x, labels, generator=seeded()) is layer
         for old, new in zip(held, layer.parameters(), strict=True):
             assert old is new
-            assert new.dtype == dtype
-            assert new.requires_grad == trainable
-            assert new.grad is None
-            assert new.is_leaf
+            assert (new.dtype, new.requires_grad) == (dtype, trainable)
+            assert (new.grad, new.is_leaf) == (None, True)
             assert bool(new.isfinite().all())
 
     def test_both_precisions_agree(self, name, kind):
         double = state_of(started(name, kind, torch.float64))
         single = state_of(started(name, kind, torch.float32))
+        bounds = {"rtol": 1e-3, "atol": 1e-3, "equal_nan": True}
         for key, value in single.items():
-            torch.testing.assert_close(
-                value.double(), double[key], rtol=1e-3, atol=1e-3, equal_nan=True
-            )
+            torch.testing.assert_close(value.double(), double[key], **bounds)
 
     def test_half_precision(self, name, kind):
         layer = started(name, kind, torch.bfloat16)

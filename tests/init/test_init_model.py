@@ -72,13 +72,9 @@ def test_each_layer_is_fed_what_the_started_ones_make(name):
 
 def test_convolutions_and_flattening():
     x = torch.randn(40, 1, 8, 8, generator=seeded(), dtype=torch.float64).cumsum(-1)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)
-    ).double()
-    twin = nn.Sequential(
-        *[type(m)(*a) for m, a in zip(model, [(1, 4, 3), (), (2,), (), (36, 5)], strict=True)]
-    )
-    twin.double()
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)
+    model = nn.Sequential(*layers).double()
+    twin = copy.deepcopy(model)
     initialise(model, x, "whiten", batch_size=7)
     by_hand(twin, x)
     assert same_state(state_of(model), state_of(twin))
@@ -122,16 +118,9 @@ def test_nothing_but_weights_is_touched():
 
 
 def test_all_forms_of_data_give_the_same():
-    dataset = TensorDataset(X, Y)
-    forms = [
-        X,
-        (X, Y),
-        dataset,
-        DataLoader(dataset, batch_size=9),
-        [(X[:50], Y[:50]), (X[50:], Y[50:])],
-    ]
+    dataset, parts = TensorDataset(X, Y), [(X[:50], Y[:50]), (X[50:], Y[50:])]
     states = []
-    for data in forms:
+    for data in (X, (X, Y), dataset, DataLoader(dataset, batch_size=9), parts):
         torch.manual_seed(0)
         model = nn.Sequential(linear(4, 6), nn.Tanh(), linear(6, 3))
         initialise(model, data, "cluster_pca", generator=seeded())
@@ -160,22 +149,16 @@ def test_options_reach_the_method():
 
 
 def test_what_cannot_be_started_is_left_and_said():
-    model = nn.Sequential(
-        nn.Conv1d(2, 4, 3, bias=False),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(24, 5),
-        nn.Linear(5, 2, False),
-    )
+    bare, linear = nn.Conv1d(2, 4, 3, bias=False), nn.Linear(5, 2, bias=False)
+    model = nn.Sequential(bare, nn.ReLU(), nn.Flatten(), nn.Linear(24, 5), linear)
     before = state_of(model)
     with pytest.warns(UserWarning, match="2 of 3 layers were not started: '0' .* and 1 more"):
         done = initialise(model, torch.randn(50, 2, 8, generator=seeded()), "whiten")
     assert str(done).startswith("started 1 of 3 layers\nwhiten: 3\nleft 0: Conv1d has no bias")
     assert list(done.started) == ["3"]
-    assert "no bias" in done.left["0"]
-    assert "no bias" in done.left["4"]
-    assert torch.equal(before["4.weight"], model[4].weight)
-    assert torch.equal(before["0.weight"], model[0].weight)
+    for name, layer in (("0", bare), ("4", linear)):
+        assert "no bias" in done.left[name]
+        assert torch.equal(before[f"{name}.weight"], layer.weight)
 
 
 def test_shared_weights_are_started_once():
@@ -227,11 +210,8 @@ class TestWhereAModelIsBuilt:
         assert mahalens.init.check_init(trials[0], X.float()).layers[0].dead == ()
 
     def test_data_without_a_name(self):
-        chain = Chain.parse("Linear(6), ReLU", inputs=4)
         with pytest.raises(InputError, match="data is given, but no init"):
-            chain.build(data=X)
-        with pytest.raises(InputError, match="data is given, but no init"):
-            TrialStack.from_seeds(chain, [1], data=X)
+            Chain.parse("Linear(6), ReLU", inputs=4).build(data=X)
 
 
 def test_weights_used_without_calling_their_module_are_left():
@@ -257,14 +237,8 @@ def digits():
 
 def network(bias=True):
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(64, 64, bias=bias),
-        nn.BatchNorm1d(64),
-        nn.ReLU(),
-        nn.Linear(64, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
+    first = nn.Linear(64, 64, bias=bias), nn.BatchNorm1d(64), nn.ReLU()
+    return nn.Sequential(*first, nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def fed_in_training(model, x, layer):
@@ -301,10 +275,9 @@ def test_nothing_stays(digits, bias):
     """Without a bias the norm places the hyperplanes, but its statistics are as before."""
     x, y = digits
     model = network(bias)
-    before = copy.deepcopy(model.state_dict())
+    before = state_of(model)
     check_init(model, x)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    assert same_state(before, state_of(model))
     initialise(model, (x, y), "whiten")
     norm = model[1]
     assert torch.equal(norm.running_mean, torch.zeros(64))
@@ -342,9 +315,8 @@ def test_batches_of_a_single_sample_are_taken(digits, batch_size):
 def test_convolutions_too(digits):
     x, _ = digits
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()
-    )
+    first = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+    model = nn.Sequential(*first, nn.Conv2d(4, 4, 3), nn.ReLU())
     images = 20 + 50 * x.reshape(-1, 1, 8, 8)
     initialise(model, images, "sample_point_bias", batch_size=len(x))
     given = fed_in_training(model, images, 3).flatten(2)
@@ -373,15 +345,9 @@ class TestLayersWithoutBias:
     def test_a_residual_network_is_started_whole(self, digits):
         images = digits[0][:200].reshape(-1, 1, 8, 8)
         torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(1, 6, 3, padding=1, bias=False),
-            nn.BatchNorm2d(6),
-            nn.ReLU(inplace=True),
-            *(Block(6, 6) for _ in range(2)),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(6, 10),
-        )
+        stem = nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True)
+        end = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 10)
+        model = nn.Sequential(*stem, Block(6, 6), Block(6, 6), *end)
         done = initialise(model, images)  # without a warning
         assert len(done.started) == 8
         assert done.left == {}
@@ -413,14 +379,12 @@ class TestLayersWithoutBias:
             assert float(apart) < 0.005 * float(wanted.abs().max())
 
     def test_after_an_error_its_weights_are_as_they_were(self, digits):
-        model = nn.Sequential(
-            nn.Linear(64, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 900)
-        )
-        before = copy.deepcopy(model.state_dict())
+        bare = nn.Linear(64, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU()
+        model = nn.Sequential(*bare, nn.Linear(5, 900))
+        before = state_of(model)
         with pytest.raises(InputError, match="no weights were changed"):
             initialise(model, digits[0][:30], "cluster_pca")
-        for name, value in model.state_dict().items():
-            assert torch.equal(value, before[name]), name
+        assert same_state(before, state_of(model))
 
     @pytest.mark.parametrize(
         ("norm", "reason"),
@@ -440,11 +404,14 @@ class TestLayersWithoutBias:
         assert list(done.started) == ["3"]
         assert reason in done.left["0"]
 
-    def test_a_norm_that_was_trained(self, digits):
+    def test_a_norm_that_was_trained_or_is_over_positions(self, digits):
         model = nn.Sequential(nn.Linear(64, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU())
         model(digits[0])
         with pytest.raises(InputError, match="is trained"):
             initialise(model, digits[0], "whiten")
+        model = nn.Sequential(nn.Linear(16, 4, bias=False), nn.BatchNorm1d(4))
+        with pytest.raises(InputError, match="works along another axis"):
+            initialise(model, digits[0].reshape(-1, 4, 16), "whiten")
 
     def test_a_norm_or_an_output_that_is_used_twice(self, digits):
         class Twice(nn.Module):
@@ -461,11 +428,6 @@ class TestLayersWithoutBias:
             with pytest.warns(UserWarning, match="not for it alone"):
                 initialise(Twice(way), digits[0], "whiten")
 
-    def test_a_norm_over_positions(self, digits):
-        model = nn.Sequential(nn.Linear(16, 4, bias=False), nn.BatchNorm1d(4))
-        with pytest.raises(InputError, match="works along another axis"):
-            initialise(model, digits[0].reshape(-1, 4, 16), "whiten")
-
 
 def test_the_examples_run_and_print_what_the_page_says(capsys):
     text = PAGE.read_text()
@@ -476,9 +438,8 @@ def test_the_examples_run_and_print_what_the_page_says(capsys):
         shown = re.search(r"prints\n\n```\n(.*?)```", text, re.S)[1]
         printed = capsys.readouterr().out
         # The draw of a seed may differ between versions of torch: numbers are not compared.
-        assert (
-            re.sub(r"\d+", "0", shown).split("(")[0] == re.sub(r"\d+", "0", printed).split("(")[0]
-        )
+        one, other = (re.sub(r"\d+", "0", text).split("(")[0] for text in (shown, printed))
+        assert one == other
         assert printed.splitlines()[-1] == shown.splitlines()[-1]
         for block in blocks[1:]:
             exec(compile(block, PAGE.name, "exec"), names)

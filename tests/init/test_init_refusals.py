@@ -4,17 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starts import (
-    LAYERS,
-    PAIRS,
-    STARTS,
-    linear,
-    planted,
-    same_state,
-    seeded,
-    start,
-    state_of,
-)
+from starts import LAYERS, PAIRS, STARTS, linear, planted, same_state, seeded, start, state_of
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -183,12 +173,7 @@ WHITEN = [
     (shared_head(), (X,), {}, r"take initialise\(layer, \(x, y\), 'whiten'\)"),
     *((linear(4, 3), (X,), {"rows": n}, "rows is .*, wanted a whole") for n in (10.5, "all", 0)),
     (linear(4, 3), (X,), {"generator": 3}, "the generator is 3, wanted a torch.Generator, or None"),
-    (
-        linear(4, 3),
-        (X,),
-        {"generator": ELSEWHERE},
-        "the generator is on cuda, wanted one on the CP",
-    ),
+    (linear(4, 3), (X,), {"generator": ELSEWHERE}, "the generator is on cuda, wanted one on the"),
     (parametrizations.weight_norm(linear(4, 3)), (X,), {}, "has parametrizations"),
     (nn.Linear(4, 3).half(), (1e-9 * X,), {}, "too large for float16; scale the inputs"),
 ]

@@ -36,6 +36,10 @@ METRICS = [
 SINGLE, DOUBLE = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
 
 
+def of_class(k):
+    return torch.eq(Y, k)
+
+
 def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
@@ -162,22 +166,20 @@ class TestClusterPca:
             torch.testing.assert_close(cosines.abs(), torch.ones(3).double())
 
     def test_first_axes_of_all_clusters_come_first_and_the_largest_cluster_begins(self):
-        x, labels = planted(3, 4)  # cluster 2 has the most samples
-        layer = cluster_pca_(linear(4, 5), x, clusters=3, generator=seeded())
-        z = z_of(layer, x)
-        means = torch.stack([z[labels == c].mean(0) for c in range(3)])
+        layer = cluster_pca_(linear(4, 5), X, clusters=3, generator=seeded())
+        z = z_of(layer, X)  # cluster 2 has the most samples
+        means = torch.stack([z[of_class(c)].mean(0) for c in range(3)])
         assert means.abs().argmin(0).tolist() == [2, 1, 0, 2, 1]
 
     def test_labels_in_the_place_of_clusters(self):
-        x, labels = planted(3, 4)
-        by_class = cluster_pca_(linear(4, 12), x, labels, generator=seeded())
-        found = cluster_pca_(linear(4, 12), x, clusters=3, generator=seeded())
+        by_class = cluster_pca_(linear(4, 12), X, Y, generator=seeded())
+        found = cluster_pca_(linear(4, 12), X, clusters=3, generator=seeded())
         torch.testing.assert_close(by_class.weight, found.weight)
         torch.testing.assert_close(by_class.bias, found.bias)
         # Overlapping classes that k-means would not find.
-        mixed = torch.arange(len(x)) % 2
-        layer = cluster_pca_(linear(4, 8), x, mixed)
-        z = z_of(layer, x)
+        mixed = torch.arange(len(X)) % 2
+        layer = cluster_pca_(linear(4, 8), X, mixed)
+        z = z_of(layer, X)
         for c in range(2):
             assert int((z[mixed == c].mean(0).abs() < 1e-9).sum()) == 4
 
@@ -214,11 +216,10 @@ class TestClusterPca:
 
     def test_far_from_the_origin(self):
         """Clusters whose distance is lost in single precision, offset and all."""
-        x, labels = planted(3, 4)
-        layer = cluster_pca_(linear(4, 12), x + 1e11, clusters=3, generator=seeded())
-        z = layer(x + 1e11).detach()
+        layer = cluster_pca_(linear(4, 12), X + 1e11, clusters=3, generator=seeded())
+        z = layer(X + 1e11).detach()
         for c in range(3):
-            assert int((z[labels == c].mean(0).abs() < 1e-2).sum()) == 4
+            assert int((z[of_class(c)].mean(0).abs() < 1e-2).sum()) == 4
 
     def test_a_constant_input_has_no_weight(self):
         x, _ = planted(2, 3)
@@ -227,15 +228,14 @@ class TestClusterPca:
         assert bool((layer.weight[:, 3].abs() < 1e-9).all())
 
     def test_prototypes_are_cluster_means_at_unit_mean_square_distance(self):
-        x, labels = planted(3, 4)
         for variant in ("paper", "published-code"):
             layer = OffsetL2(4, 3, variant=variant, dtype=torch.float64)
-            cluster_pca_(layer, x, generator=seeded())
+            cluster_pca_(layer, X, generator=seeded())
             for c in range(3):
-                away = (layer.mu.detach() - x[labels == c].mean(0)).norm(dim=1)
+                away = (layer.mu.detach() - X[of_class(c)].mean(0)).norm(dim=1)
                 unit = int(away.argmin())
                 assert float(away[unit]) < 1e-9
-                square = layer(x[labels == c])[:, unit].square().mean()
+                square = layer(X[of_class(c)])[:, unit].square().mean()
                 torch.testing.assert_close(square, torch.tensor(1.0).double())
 
 
@@ -247,6 +247,13 @@ def _points(layer, x, clusters):
     at = z_of(layer, means).abs()
     assert float(at.min(0).values.max()) < 1e-6
     return means[at.argmin(0)]
+
+
+def check_white(outputs, *blocks):
+    """Within each block of units the outputs are uncorrelated, of variance 1."""
+    for units in blocks:
+        covariance = torch.cov(outputs[:, units].T)
+        torch.testing.assert_close(covariance, torch.eye(len(covariance)).double())
 
 
 class TestWhiten:
@@ -266,12 +273,7 @@ class TestWhiten:
     def test_more_units_are_rotated_copies(self, kind):
         x, _ = planted(2, 3)
         layer = whiten_(linear(3, 8), x, kind=kind, generator=seeded())
-        outputs = layer(x).detach()
-        for start in (0, 3):
-            torch.testing.assert_close(
-                torch.cov(outputs[:, start : start + 3].T), torch.eye(3).double()
-            )
-        torch.testing.assert_close(torch.cov(outputs[:, 6:].T), torch.eye(2).double())
+        check_white(layer(x).detach(), slice(0, 3), slice(3, 6), slice(6, 8))
         directions = functional.normalize(layer.weight.detach())
         cosines = (directions @ directions.T).abs().fill_diagonal_(0)
         assert float(cosines.max()) < 0.9999, "no unit is a copy of another"
@@ -281,11 +283,7 @@ class TestWhiten:
         x, _ = planted(2, 3)
         x = torch.cat([x, torch.ones(len(x), 1), x[:, :1]], 1)  # rank 3 of 5
         layer = whiten_(linear(5, 7), x, generator=seeded())
-        outputs = layer(x).detach()
-        for start in (0, 3):
-            torch.testing.assert_close(
-                torch.cov(outputs[:, start : start + 3].T), torch.eye(3).double()
-            )
+        check_white(layer(x).detach(), slice(0, 3), slice(3, 6))
         assert bool((layer.weight[:, 3].abs() < 1e-9).all())
 
     def test_small_inputs_beside_large_ones_count(self):
@@ -295,8 +293,7 @@ class TestWhiten:
 
     def test_few_wide_rows(self):
         x = torch.randn(10, 300, generator=seeded(), dtype=torch.float64)
-        layer = whiten_(linear(300, 9), x)
-        torch.testing.assert_close(torch.cov(layer(x).T), torch.eye(9).double())
+        check_white(whiten_(linear(300, 9), x)(x).detach(), slice(9))
 
     def test_rank_and_mirror(self):
         x, _ = planted(2, 4)
@@ -312,42 +309,37 @@ class TestWhiten:
 
 class TestPlacedAndScaled:
     def test_sample_point_bias_is_the_start_of_the_gaussian_study(self):
-        x, _ = planted()
-        layer = sample_point_bias_(linear(4, 6), x, generator=seeded(5))
-        weight, bias = kaiming_through_samples(x, 6, seeded(5))
+        layer = sample_point_bias_(linear(4, 6), X, generator=seeded(5))
+        weight, bias = kaiming_through_samples(X, 6, seeded(5))
         assert torch.equal(layer.weight, weight)
         torch.testing.assert_close(layer.bias.detach(), bias)
 
     def test_points_and_prototypes_are_samples(self):
-        x, _ = planted()
         for layer, name in ((PointSlope(4, 6), "point"), (OffsetL2(4, 6), "mu")):
-            sample_point_bias_(layer.double(), x, generator=seeded())
+            sample_point_bias_(layer.double(), X, generator=seeded())
             points = getattr(layer, name).detach()
-            assert bool((points[:, None] == x).all(-1).any(1).all())
+            assert bool((points[:, None] == X).all(-1).any(1).all())
 
     @pytest.mark.parametrize("kind", ["Linear", "PointSlope"])
     def test_class_means_lie_on_the_hyperplanes(self, kind):
-        x, labels = planted(3, 4)
-        layer = class_mean_(LAYERS[kind](4, 8, torch.float64), x, labels, generator=seeded())
-        z = z_of(layer, x)
+        layer = class_mean_(LAYERS[kind](4, 8, torch.float64), X, Y, generator=seeded())
+        z = z_of(layer, X)
         for unit in range(8):
-            assert abs(float(z[labels == unit % 3, unit].mean())) < 1e-9
+            assert abs(float(z[of_class(unit % 3), unit].mean())) < 1e-9
         spread = layer.weight.detach().square().mean() * 4 / 2
         assert 0.3 < float(spread) < 3, "Kaiming's"
 
     def test_classes_need_not_be_numbered_from_0(self):
-        x, labels = planted(3, 4)
-        one = class_mean_(linear(4, 3), x, labels, generator=seeded())
-        two = class_mean_(linear(4, 3), x, 7 * labels - 3, generator=seeded())
+        one = class_mean_(linear(4, 3), X, Y, generator=seeded())
+        two = class_mean_(linear(4, 3), X, 7 * Y - 3, generator=seeded())
         assert torch.equal(one.weight, two.weight)
         assert torch.equal(one.bias, two.bias)
 
     def test_prototypes_at_class_means(self):
-        x, labels = planted(3, 4)
-        layer = class_mean_(OffsetL2(4, 3, dtype=torch.float64), x, labels)
+        layer = class_mean_(OffsetL2(4, 3, dtype=torch.float64), X, Y)
         for c in range(3):
-            torch.testing.assert_close(layer.mu[c].detach(), x[labels == c].mean(0))
-            square = layer(x[labels == c])[:, c].square().mean()
+            torch.testing.assert_close(layer.mu[c].detach(), X[of_class(c)].mean(0))
+            square = layer(X[of_class(c)])[:, c].square().mean()
             torch.testing.assert_close(square, torch.tensor(1.0).double())
 
     def test_a_class_without_spread_has_that_of_all(self):
@@ -395,18 +387,15 @@ class TestPlacedAndScaled:
         assert bool((layer.alpha == 1).all())
 
 
-class TestConvolutions:
-    @pytest.mark.parametrize("name", STARTS)
-    def test_a_convolution_is_a_linear_layer_on_patches(self, name):
-        x = torch.randn(12, 2, 6, 6, generator=seeded(), dtype=torch.float64) + 3
-        labels = torch.arange(12) % 3
-        conv = nn.Conv2d(2, 5, 3, stride=2, padding=1, dtype=torch.float64)
-        patches = functional.unfold(x, 3, stride=2, padding=1).movedim(1, 2).flatten(0, 1)
-        flat = linear(18, 5)
-        STARTS[name](conv, x, labels, generator=seeded())
-        STARTS[name](flat, patches, labels.repeat_interleave(9), generator=seeded())
-        torch.testing.assert_close(conv.weight.flatten(1), flat.weight)
-        torch.testing.assert_close(conv.bias, flat.bias)
+@pytest.mark.parametrize("name", STARTS)
+def test_a_convolution_is_a_linear_layer_on_patches(name):
+    x, labels = drawn(12, 2, 6, 6) + 3, torch.arange(12) % 3
+    conv, flat = nn.Conv2d(2, 5, 3, stride=2, padding=1, dtype=torch.float64), linear(18, 5)
+    patches = functional.unfold(x, 3, stride=2, padding=1).movedim(1, 2).flatten(0, 1)
+    STARTS[name](conv, x, labels, generator=seeded())
+    STARTS[name](flat, patches, labels.repeat_interleave(9), generator=seeded())
+    torch.testing.assert_close(conv.weight.flatten(1), flat.weight)
+    torch.testing.assert_close(conv.bias, flat.bias)
 
 
 @pytest.fixture(params=METRICS, ids=lambda c: "-".join(map(str, c.values())))
@@ -420,10 +409,6 @@ def head_of(choice, x=X, y=Y, method="cluster_pca"):
     return head
 
 
-def of_class(k):
-    return torch.eq(Y, k)
-
-
 def close(one, two):
     one, two = state_of(one), state_of(two)
     assert one.keys() == two.keys()
@@ -435,13 +420,19 @@ def covariance(layer, unit=0):
     return layer.covariances[unit].detach()
 
 
+def fitted(choice):
+    """The head of the closed form, with a temperature and a threshold."""
+    head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice)
+    head.fit_prototypes(X, Y).set_reject(X, 0.1)
+    head.temperature.fill_(3.0)
+    return head
+
+
 class TestHeads:
     def test_cluster_pca_is_the_closed_form(self, choice):
-        fitted = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
-            X, Y
-        )
-        torch.testing.assert_close(head_of(choice)(X), fitted(X))
-        torch.testing.assert_close(head_of(choice).log_determinants, fitted.log_determinants)
+        head, wanted = head_of(choice), fitted(choice)
+        torch.testing.assert_close(head(X), 3 * wanted(X))
+        torch.testing.assert_close(head.log_determinants, wanted.log_determinants)
 
     @pytest.mark.parametrize("method", ["cluster_pca", "class_mean"])
     def test_the_prototype_of_a_class_is_its_mean(self, choice, method):
@@ -477,11 +468,7 @@ class TestHeads:
             torch.testing.assert_close(head.prototypes.detach(), means)
 
     def test_what_was_set_for_other_distances_is_taken_back(self, choice):
-        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
-            X, Y
-        )
-        head.temperature.fill_(3.0)
-        head.set_reject(X, 0.1)
+        head = fitted(choice)
         initialise(head, (X, Y), "class_mean", generator=seeded())
         assert head.temperature == 1
         assert bool(head.threshold.isnan().all())
@@ -498,12 +485,7 @@ class TestHeads:
         close(head, head_of(choice, x=features))
 
     def test_a_failure_behind_it_leaves_it_as_it_was(self, choice):
-        head = DistanceHead(4, 3, dtype=torch.float64, normalise="none", **choice).fit_prototypes(
-            X, Y
-        )
-        head.temperature.fill_(3.0)
-        head.set_reject(X, 0.1)
-        model = nn.Sequential(head, nn.Linear(3, 500, dtype=torch.float64))
+        model = nn.Sequential(fitted(choice), nn.Linear(3, 500, dtype=torch.float64))
         before = state_of(model)
         with pytest.raises(InputError, match=r"^layer '1': .*no weights were changed"):
             initialise(model, (X[:40], Y[:40]), "cluster_pca")
@@ -516,9 +498,7 @@ class TestHeads:
             done = initialise(nn.Sequential(nn.Linear(4, 4).double(), head), (X, Y), "lsuv")
         assert list(done.started) == ["0"]
         assert done.left["1"].startswith("DistanceHead has prototypes and no rows for lsuv; take ")
-        after = state_of(head)
-        for key, value in before.items():
-            torch.testing.assert_close(after[key], value, rtol=0, atol=0, equal_nan=True)
+        assert same_state(before, state_of(head), equal_nan=True)
 
     def test_inputs_constant_in_one_class_get_the_spread_of_all(self):
         x = X.clone()
@@ -558,9 +538,8 @@ class TestMahalanobis:
         layer = cluster_pca_(Mahalanobis(4, 4, 2).double(), x, generator=seeded())
         alone = int(layer.mu.detach().norm(dim=1).argmax())
         pooled = Mahalanobis.from_data(X, Y, rank=2, shared=True)
-        torch.testing.assert_close(
-            covariance(layer, alone), covariance(pooled), rtol=1e-6, atol=1e-6
-        )
+        bounds = {"rtol": 1e-6, "atol": 1e-6}
+        torch.testing.assert_close(covariance(layer, alone), covariance(pooled), **bounds)
 
 
 class TestGroups:

@@ -22,29 +22,21 @@ GEOMETRIES = [
     {"kernel_size": 3, "padding": 1, "padding_mode": "replicate"},
     {"kernel_size": 1},
 ]
-
-
-def outputs_by_rows(layer, x):
-    """What the layer gives, from rows and its weight as a matrix."""
-    rows = rows_of(layer, x).values
-    return rows @ layer.weight.detach().double().flatten(1).T + layer.bias.detach().double()
+CONVOLUTIONS = [
+    *((nn.Conv2d, (7, 8), geometry) for geometry in GEOMETRIES),
+    (nn.Conv1d, (9,), {"kernel_size": 3, "stride": 2, "padding": 1}),
+    (nn.Conv3d, (5, 4, 6), {"kernel_size": 3, "stride": 2, "padding": 1}),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-def test_patches_of_a_convolution_are_what_its_weight_multiplies(geometry):
-    layer = nn.Conv2d(2, 3, **geometry).double()
-    x = torch.randn(4, 2, 7, 8, generator=seeded(), dtype=torch.float64)
-    expected = layer(x).detach().movedim(1, -1).reshape(-1, 3)  # sample by sample, raster order
-    torch.testing.assert_close(outputs_by_rows(layer, x), expected)
-
-
-@pytest.mark.parametrize(("kind", "size"), [(nn.Conv1d, (9,)), (nn.Conv3d, (5, 4, 6))])
-def test_one_and_three_dimensions(kind, size):
-    layer = kind(2, 3, 3, stride=2, padding=1).double()
-    x = torch.randn(3, 2, *size, generator=seeded(), dtype=torch.float64)
-    expected = layer(x).detach().movedim(1, -1).reshape(-1, 3)
-    torch.testing.assert_close(outputs_by_rows(layer, x), expected)
+@pytest.mark.parametrize(("kind", "size", "geometry"), CONVOLUTIONS, ids=str)
+def test_patches_of_a_convolution_are_what_its_weight_multiplies(kind, size, geometry):
+    layer = kind(2, 3, **geometry).double().requires_grad_(False)
+    x = torch.randn(4, 2, *size, generator=seeded(), dtype=torch.float64)
+    expected = layer(x).movedim(1, -1).reshape(-1, 3)  # sample by sample, raster order
+    outputs = rows_of(layer, x).values @ layer.weight.flatten(1).T + layer.bias
+    torch.testing.assert_close(outputs, expected)
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, PointSlope, OffsetL2])

@@ -1,6 +1,5 @@
 """Chains: text that can be pasted back, modules built and read back, errors that help."""
 
-import json
 import subprocess
 import sys
 from collections import OrderedDict
@@ -11,7 +10,7 @@ import scipy.spatial.distance
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import refuses
+from modules import draw, refuses
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -238,19 +237,12 @@ class TestRefusals:
 
 class TestFromModule:
     def test_a_module_written_by_hand(self):
-        module = nn.Sequential(
-            OrderedDict(
-                first=nn.Linear(7, 5),
-                relu=nn.ReLU(inplace=True),
-                second=nn.Linear(5, 6, bias=False),
-                offset=OffsetL2(6, 4, variant="published-code"),
-                silu=nn.SiLU(inplace=True),
-                point=PointSlope(4, 5),
-                leaky=nn.LeakyReLU(0.2, inplace=True),
-                norm=Norm(),
-                neg=Neg(),
-            )
-        ).eval()
+        first, second = nn.Linear(7, 5), nn.Linear(5, 6, bias=False)
+        offset = OffsetL2(6, 4, variant="published-code")
+        relu, silu, leaky = nn.ReLU(True), nn.SiLU(True), nn.LeakyReLU(0.2, True)  # in place
+        layers = first, relu, second, offset, silu, PointSlope(4, 5), leaky, Norm(), Neg()
+        module = nn.Sequential(OrderedDict((f"part{n}", part) for n, part in enumerate(layers)))
+        module.eval()
         before = {name: value.clone() for name, value in module.state_dict().items()}
         chain = Chain.from_module(module)
         assert chain.inputs == 7
@@ -310,10 +302,8 @@ MODULES = [
     ("Linear(4)", f"str {NOT_READ}"),
     (behind(*[PointSlope(4, 4)] * 2), "layer 2: PointSlope shares its weight with layer 1; give "),
 ]
-HOOKS = [
-    *("register_forward_hook", "register_forward_pre_hook"),
-    *("register_full_backward_hook", "register_full_backward_pre_hook"),
-]
+HOOKS = [f"register_{way}_hook" for way in ("forward", "forward_pre", "full_backward")]
+HOOKS += ["register_full_backward_pre_hook"]
 
 
 def fresh():
@@ -334,24 +324,17 @@ def tie(module):
     module[2].alpha = module[2].mu
 
 
+ONE = nn.Parameter(torch.ones(1))
+
 CHANGES = [
     (lambda m: parametrizations.orthogonal(m[0]), "layer 0: ParametrizedLinear has parametrizat"),
     (give_another_forward, "layer 1: ReLU has been given another forward, which a chain cannot"),
     (untrack_weight, "layer 0: Linear has the parameters bias; a chain wants bias, weight$"),
     (tie, "layer 2: OffsetL2 shares its alpha with layer 2; give each layer"),
     (lambda m: m[2].alpha.register_hook(lambda g: g), "layer 2: OffsetL2 has hooks"),
-    (
-        lambda m: m[2].mu.register_post_accumulate_grad_hook(lambda p: None),
-        "layer 2: OffsetL2 has hooks",
-    ),
-    (
-        lambda m: m.register_parameter("scale", nn.Parameter(torch.ones(1))),
-        "nn.Sequential has the parameters scale; a chain wants none$",
-    ),
-    (
-        lambda m: m[1].register_parameter("slope", nn.Parameter(torch.ones(1))),
-        "layer 1: ReLU has the parameters slope; a chain wants none$",
-    ),
+    (lambda m: m[2].mu.register_post_accumulate_grad_hook(print), "layer 2: OffsetL2 has hooks"),
+    (lambda m: m.register_parameter("scale", ONE), "nn.Sequential has .* scale; a .* none$"),
+    (lambda m: m[1].register_parameter("slope", ONE), "layer 1: ReLU has .* slope; a .* none$"),
 ]
 
 
@@ -390,12 +373,10 @@ class TestModulesThatAreRefused:
 
 
 def gaussian_and_samples(dim, dtype, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    a = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
-    covariance = a @ a.T / dim + 0.1 * torch.eye(dim, dtype=torch.float64)
-    mean = 20 * torch.rand(dim, generator=generator, dtype=torch.float64) - 10
+    a, mean = draw((dim, dim), seed), 6 * draw((dim,), seed + 1)
+    covariance = a @ a.T / dim + 0.1 * torch.eye(dim)
     gaussian = Gaussian.from_covariance(mean, covariance).to(dtype)
-    return gaussian, gaussian.sample(50, generator)
+    return gaussian, gaussian.sample(50, torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("dim", [1, 2, 10])
@@ -410,7 +391,6 @@ class TestNamedModels:
         assert (chain.inputs, chain.scalar) == (dim, True)
         refuses("a chain with 0 inputs|layer 0: Linear with units 0", make, 0)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
     def test_the_mahalanobis_model_is_the_distance(self, dim, dtype):
         gaussian, x = gaussian_and_samples(dim, dtype)
         model = mahalanobis_model(gaussian)
@@ -433,17 +413,15 @@ class TestNamedModels:
 
 def test_architectures_need_no_torch():
     code = (
-        "import json, sys\n"
+        "import sys\n"
         "from mahalens.nn import Chain, Layer, md_abs, md_relu, md_sigmoid\n"
         "assert str(md_relu(3)) == 'Linear(6), ReLU, Norm'\n"
         "assert Chain.parse(str(md_abs(2)), inputs=2) == md_abs(2)\n"
         "assert Chain.parse('OffsetL2(4, variant=published-code), GELU', inputs=2).outputs == 4\n"
-        "print(json.dumps(sorted(sys.modules)))"
+        "print(*sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
-    )
-    loaded = set(json.loads(done.stdout))
+    command = [sys.executable, "-W", "error", "-c", code]
+    loaded = set(subprocess.check_output(command, text=True).split())
     assert "mahalens.nn.chain" in loaded
     assert not {"torch", "numpy", "scipy"} & loaded
 

@@ -9,7 +9,7 @@ from modules import draw, offset_l2
 from torch.func import jacrev
 
 from mahalens.nn import OffsetL2
-from mahalens.nn.distances import weighted_squares
+from mahalens.nn.layers import weighted_squares
 
 VARIANTS = ["paper", "published-code"]
 
@@ -71,14 +71,12 @@ class TestTiles:
     def test_the_gradient_of_one_argument_alone(self, wanted, tile, inside):
         arguments = self.arguments()
         arguments[wanted].requires_grad_()
-        weights = draw((5, 4), 7)
         found = weighted_squares(*arguments, inside=inside, tile=tile)
-        torch.testing.assert_close(
-            torch.autograd.grad((weights * found).sum(), arguments[wanted]),
-            torch.autograd.grad(
-                (weights * self.naive(*arguments, inside)).sum(), arguments[wanted]
-            ),
+        got, want = (
+            torch.autograd.grad((draw((5, 4), 7) * squares).sum(), arguments[wanted])
+            for squares in (found, self.naive(*arguments, inside))
         )
+        torch.testing.assert_close(got, want)
 
     def test_one_argument_batched_alone(self, tile):
         x, mu, weight = self.arguments()
@@ -89,14 +87,13 @@ class TestTiles:
         )
 
 
-class TestValues:
-    def test_only_the_published_code_knows_the_sign_of_alpha(self, dtype):
-        mu, alpha, x = draw((4, 3), 0, dtype), draw((4, 3), 1, dtype), draw((5, 3), 2, dtype)
-        assert torch.equal(layer_of(mu, alpha)(x), layer_of(mu, -alpha)(x))
-        cut = layer_of(mu, -alpha.abs(), "published-code")(x)
-        assert torch.equal(cut, torch.full((5, 4), 1e-12, dtype=dtype).sqrt())
-        ones = torch.tensor([1.0, 0.0, 1.0], dtype=dtype).expand(4, 3)  # each its own square
-        torch.testing.assert_close(layer_of(mu, ones)(x), layer_of(mu, ones, "published-code")(x))
+def test_only_the_published_code_knows_the_sign_of_alpha(dtype):
+    mu, alpha, x = draw((4, 3), 0, dtype), draw((4, 3), 1, dtype), draw((5, 3), 2, dtype)
+    assert torch.equal(layer_of(mu, alpha)(x), layer_of(mu, -alpha)(x))
+    cut = layer_of(mu, -alpha.abs(), "published-code")(x)
+    assert torch.equal(cut, torch.full((5, 4), 1e-12, dtype=dtype).sqrt())
+    ones = torch.tensor([1.0, 0.0, 1.0], dtype=dtype).expand(4, 3)  # each its own square
+    torch.testing.assert_close(layer_of(mu, ones)(x), layer_of(mu, ones, "published-code")(x))
 
 
 class TestNearAPrototype:
@@ -191,7 +188,5 @@ before = peak()
 layer(x).sum().backward()
 print((peak() - before) * (1 if sys.platform == "darwin" else 1024))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) < samples * units * inputs * 4 / 3
+    grown = subprocess.check_output([sys.executable, "-c", script], text=True)
+    assert int(grown) < samples * units * inputs * 4 / 3

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from modules import LOGITS, METRICS, draw, refuses
 from modules import head as formula
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
@@ -70,18 +71,15 @@ class TestLogits:
         if logits == "distance":
             torch.testing.assert_close(head.distances(x), -before)
 
-    def test_the_layers_behind_it(self):
-        assert isinstance(DistanceHead(4, 3).distance, OffsetL2)
-        assert isinstance(DistanceHead(4, 3, metric="diagonal").distance, OffsetL2)
-        low = DistanceHead(4, 3, metric="low-rank", rank=2).distance
-        assert isinstance(low, Mahalanobis)
-        assert (low.rank, low.shared) == (2, False)
-        assert DistanceHead(4, 3, metric="shared", rank=2).distance.shared
-
-    def test_euclidean_learns_prototypes_only(self):
-        head = DistanceHead(4, 3)
-        assert [n for n, p in head.named_parameters() if p.requires_grad] == ["distance.mu"]
-        assert head.prototypes is head.distance.mu
+    def test_the_layers_behind_it_and_what_they_learn(self, choice):
+        head = DistanceHead(4, 3, **choice)
+        metric, layer = choice["metric"], head.distance
+        assert type(layer) is (Mahalanobis if "rank" in choice else OffsetL2)
+        if "rank" in choice:
+            assert (layer.rank, layer.shared) == (choice["rank"], metric == "shared")
+        names = [n for n, p in head.named_parameters() if p.requires_grad]
+        assert (names == ["distance.mu"]) == (metric == "euclidean")
+        assert head.prototypes is layer.mu
 
     def test_a_scale_of_zero_gives_numbers(self):
         head = DistanceHead(4, 3, metric="diagonal", logits="density")
@@ -457,10 +455,7 @@ class TestRefusals:
             (lambda h: h.calibrate(h.prototypes.detach(), torch.arange(3)), "all 3 samples are ri"),
             (lambda h: h.calibrate(X, h(X).argmin(1)), "the labels of 60 samples .* train first$"),
             (lambda h: h.set_reject(X, 0.01), "a reject rate of 0.01 .* 60 samples; .* least 99"),
-            (
-                lambda h: h.set_reject(X, 0.02, per_class=True),
-                "a reject rate of 0.02 .* nearest to",
-            ),
+            (lambda h: h.set_reject(X, 0.02, per_class=True), "a reject rate of 0.02 .* nearest"),
             (lambda h: h.set_reject(X[:0], 0.02), "DistanceHead of 4 inputs was given features"),
         ],
     )
@@ -571,12 +566,10 @@ class TestRefusals:
             ({"metric": "low-rank"}, "metric 'low-rank' needs a rank; give one from 1 to 4$"),
             ({"metric": "shared"}, "metric 'shared' needs a rank; give one from 1 to 4$"),
             ({"metric": "low-rank", "rank": 5}, "Mahalanobis of rank 5 on 4 inputs; give a rank"),
-            (
-                {"normalise": "length"},
-                "DistanceHead: normalise is 'length'; give 'auto', 'none', 'unit' or a",
+            *(
+                ({"normalise": n}, f"DistanceHead: normalise is {n!r}; give 'auto', 'none', 'unit'")
+                for n in ("length", 1.5, True)
             ),
-            ({"normalise": 1.5}, "DistanceHead: normalise is 1.5; give"),
-            ({"normalise": True}, "DistanceHead: normalise is True; give"),
             ({"rank": 2}, "metric 'euclidean' takes no rank or remainder; leave them out, or take"),
         ],
     )
@@ -664,6 +657,18 @@ class TestFiles:
             path.write_bytes(content)
         refuses(".*not a file of a DistanceHead", DistanceHead.load, path)
 
+    def test_a_file_that_cannot_be_written_is_one_line(self, tmp_path, monkeypatch):
+        def full(*_):
+            raise SafetensorError("I/O error: no space left\nbacktrace")
+
+        head, path = DistanceHead(4, 3), tmp_path / "head.safetensors"
+        head.save(path)
+        before = path.read_bytes()
+        monkeypatch.setattr("safetensors.torch.save_file", full)
+        refuses(r".*cannot be written \(I/O error: no space left\)$", head.save, path)
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+
 
 class TestExport:
     def made(self, choice, logits="squared"):
@@ -724,22 +729,6 @@ def test_the_page_prints_what_it_says(capsys, monkeypatch, tmp_path):
         trained = wanted.startswith("compactness")
         for got, want in zip(*(re.findall(r"[\d.]+", t) for t in (shown, wanted)), strict=True):
             assert float(got) == pytest.approx(float(want), abs=8 if trained else 0.5)
-
-
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
-    from safetensors import SafetensorError
-
-    def full(*_):
-        raise SafetensorError("I/O error: no space left\nbacktrace")
-
-    head, path = DistanceHead(4, 3), tmp_path / "head.safetensors"
-    head.save(path)
-    before = path.read_bytes()
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(InputError, match=r"cannot be written \(I/O error: no space left\)$"):
-        head.save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("options", [{}, {"metric": "shared", "rank": 2}, {"normalise": 0.5}])

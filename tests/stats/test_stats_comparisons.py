@@ -14,7 +14,15 @@ from scipy import stats as scipy_stats
 from stats_samples import SLEEP, WILD_PAIRS, assert_without_nan, is_finite
 
 from mahalens.errors import InputError
-from mahalens.stats import Comparison, compare, compare_family, equivalent, holm, paired_lower
+from mahalens.stats import (
+    Comparison,
+    compare,
+    compare_family,
+    compare_summaries,
+    equivalent,
+    holm,
+    paired_lower,
+)
 from mahalens.stats.comparisons import noncentrality_interval, signed_rank_p
 
 # Miles per gallon of the 32 cars of Henderson and Velleman (1981), automatic and manual.
@@ -390,7 +398,31 @@ class TestFamily:
         assert compare_family({"x": [1.0]}, []) == []
 
 
-MODELS = {"x": [1.0, 2.0], "y": [2.0, 1.0]}
+def test_a_summary_is_tested_as_its_samples_are():
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(3, 1, 20), generator.normal(2, 2, 20)
+    result = compare_summaries((a.mean(), a.std(ddof=1)), (b.mean(), b.std(ddof=1)), 20)
+    whole = scipy_stats.ttest_ind(a, b)
+    assert (result.t, result.p_value) == pytest.approx((whole.statistic, whole.pvalue))
+    assert result.cohens_d == pytest.approx(compare(a, b).cohens_d)
+    assert result.t_range == (result.t, result.t)
+
+
+def test_the_range_holds_all_that_rounds_to_the_printed_numbers():
+    generator = np.random.default_rng(1)
+    result = compare_summaries((95.35, 0.17), (95.26, 0.19), 20, rounding=0.005)
+    for _ in range(200):
+        shift = generator.uniform(-0.005, 0.005, 4)
+        near = compare_summaries(
+            (95.35 + shift[0], 0.17 + shift[1]), (95.26 + shift[2], 0.19 + shift[3]), 20
+        )
+        assert result.t_range[0] <= near.t <= result.t_range[1]
+        assert result.d_range[0] <= near.cohens_d <= result.d_range[1]
+
+
+def family(*pairs):
+    models = {"x": [1.0, 2.0], "y": [2.0, 1.0]}
+    return lambda: compare_family(models, [tuple(pair) for pair in pairs])
 
 
 @pytest.mark.parametrize(
@@ -401,18 +433,12 @@ MODELS = {"x": [1.0, 2.0], "y": [2.0, 1.0]}
         (lambda: equivalent([1, 2], [1, 2, 3], 1.0), r"a has 2 trials and b has 3.*same order"),
         (lambda: holm([0.5, -0.1]), r"at place 1 is outside 0 to 1"),
         (lambda: holm([0.5, math.inf]), r"at place 1 is outside 0 to 1"),
-        (
-            lambda: compare_family(MODELS, [("x", "q")]),
-            r"model 'q' has no trials; pass pairs of 'x', 'y'",
-        ),
-        (
-            lambda: compare_family(MODELS, [("x", "x")]),
-            r"pair \('x', 'x'\) is one model twice",
-        ),
-        (
-            lambda: compare_family(MODELS, [("x", "y"), ("y", "x")]),
-            r"pair \('y', 'x'\) is listed twice",
-        ),
+        (lambda: compare_summaries((1.0, 0.1), (2.0, 0.1), 1), "give at least 2 each"),
+        (lambda: compare_summaries((1.0, 0.0), (2.0, 0.0), 5), "give at least 2 each"),
+        (lambda: compare_summaries((1.0, math.nan), (2.0, 0.1), 5), "give at least 2 each"),
+        (family("xq"), r"model 'q' has no trials; pass pairs of 'x', 'y'"),
+        (family("xx"), r"pair \('x', 'x'\) is one model twice"),
+        (family("xy", "yx"), r"pair \('y', 'x'\) is listed twice"),
     ],
 )
 def test_refusals(call, message):
