@@ -316,13 +316,19 @@ MAKERS = {
 }
 
 
+def machine(record: dict[str, Any]) -> str:
+    """The machine that the figures come from."""
+    return f"{record['processor']}, {record['threads']} threads, torch {record['torch']}."
+
+
 def filled(text: str) -> str:
     """The page with its tables made anew."""
 
     def made(match: re.Match[str]) -> str:
         file, make = MAKERS[match[1]]
         record = json.loads((DOCS / "benchmarks" / f"{file}.json").read_text())
-        return f"<!-- benchmark {match[1]} -->\n{make(record)}\n<!-- end of benchmark -->"
+        table = f"{make(record)}\n\n*{machine(record)}*"
+        return f"<!-- benchmark {match[1]} -->\n{table}\n<!-- end of benchmark -->"
 
     pattern = r"<!-- benchmark (\w+) -->\n.*?<!-- end of benchmark -->"
     return re.sub(pattern, made, text, flags=re.S)
