@@ -528,7 +528,8 @@ def axis_cosines(stack: TrialStack, covariance: Tensor) -> Tensor:
     """Return the cosine of rows with their nearest principal axis ``[T]``, mean over the rows."""
     rows = torch.nn.functional.normalize(stack.tensors()[HIDDEN], dim=-1)
     axes = torch.linalg.eigh(covariance.double()).eigenvectors.to(rows)
-    return (rows @ axes).abs().amax(-1).mean(-1)
+    nearest: Tensor = (rows @ axes).abs().amax(-1)
+    return nearest.mean(-1)
 
 
 def dead_units(stack: TrialStack, x: Tensor) -> Tensor:
