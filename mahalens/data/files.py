@@ -252,7 +252,10 @@ def _published(name: str) -> LabelledData:
     if name == "questions":
         return _questions()
     files = find_set(name)
-    source = f"the published files in {next(iter(files.values())).parent}"
+    folder = next(iter(files.values())).parent
+    if folder.is_relative_to(Path.home()):  # records of a run travel; nobody's home should
+        folder = Path("~") / folder.relative_to(Path.home())
+    source = f"the published files in {folder}"
     if name == "cifar10":
         return _load_cifar(name, files, source, published=True)
     return _load_idx(name, files, PUBLISHED[name].sha256, source)
