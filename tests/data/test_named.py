@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from pathlib import Path
+
 import pytest
 import torch
 from data_helpers import contents, publish, put, refusal
@@ -63,7 +65,9 @@ class TestPlaces:
         monkeypatch.setenv("USERPROFILE", str(machine))
         monkeypatch.setenv("MAHALENS_DATA", "~/root")
         assert named.home_of(name) == machine / "root" / name
-        assert load_set(name).inputs == 6
+        data = load_set(name)
+        assert data.inputs == 6
+        assert data.source == f"the published files in {Path('~/root') / name}"
 
     @pytest.mark.parametrize("file", FILES)
     @pytest.mark.parametrize("end", ["", ".gz"])
