@@ -445,6 +445,11 @@ def as_bytes(save, content):
     return buffer.getvalue()
 
 
+def zipped(name, file):
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, b"a")
+
+
 USE_FACTORY = "give package.module:factory as the model and this file"
 
 
@@ -458,6 +463,8 @@ class TestNoModel:
             ("a.onnx", b"\x08\x07", "is an ONNX model, and networks of PyTorch are audited"),
             ("a.h5", b"\x89HDF\r\n\x1a\n", "is a Keras model"),
             ("a.bin", b"\x89HDF\r\n\x1a\n", "is a Keras model"),
+            ("a.keras", as_bytes(zipped, "model.weights.h5"), "is a Keras model"),
+            ("a.zip", as_bytes(zipped, "a.txt"), "is an archive without a network"),
             ("nets.py", b"def build(): ...", "give nets:NAME"),
             ("w.pth", as_bytes(torch.save, STATE), f"if it holds weights, {USE_FACTORY}"),
             ("x.npz", as_bytes(lambda x, f: np.savez(f, x=x), [0]), "holds arrays and no network"),

@@ -334,11 +334,6 @@ class TestWithoutTrust:
         with pytest.raises(InputError, match=r"w\.pt: holds 'w/extra', and not only weights"):
             load_model("torch.nn:Identity", Path("w.pt"))
 
-    def test_other_archives(self, here):
-        with zipfile.ZipFile("a.zip", "w") as archive:
-            archive.writestr("a.txt", "a")
-        assert "is an archive without a network" in refused("a.zip", here, "--trust")
-
     @pytest.mark.parametrize(
         "words",
         [
