@@ -11,8 +11,8 @@ lets :func:`solve` drive it. Modules, from the bottom up:
 ``objective``      a loss on a data set: :class:`MeanSquaredError`, :class:`CrossEntropy`
 ``solver``         statuses, curves and checkpoints of all solvers, :func:`solve`
 ``descent``        :class:`SGD`, :class:`Adam` and their :class:`Batches`
-``second_order``   :class:`Newton`, which is :class:`LevenbergMarquardt` or :class:`LBFGS`
-``stationary``     minimum or saddle? The curvature where the gradient is 0
+``second_order``   :class:`Newton`, which is :class:`LevenbergMarquardt` or :class:`LBFGS`; minimum
+                   or saddle? The curvature where the gradient is 0
 =================  ============================================================================
 """
 

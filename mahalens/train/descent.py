@@ -15,8 +15,7 @@ from torch import Tensor
 
 from mahalens.data import stream
 from mahalens.errors import InputError
-from mahalens.train.compiled import CompiledEngine
-from mahalens.train.compiled.engine import NON_FINITE, PLATEAU, REACHED, RUNNING, Recipe
+from mahalens.train.compiled import NON_FINITE, PLATEAU, REACHED, RUNNING, CompiledEngine, Recipe
 from mahalens.train.objective import Objective
 from mahalens.train.solver import StackedSolver, Status
 from mahalens.train.stack import TrialStack

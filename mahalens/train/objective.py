@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mahalens.errors import InputError
 from mahalens.nn import Chain
-from mahalens.train.compiled import CompiledEngine, why_not
-from mahalens.train.compiled.engine import DTYPES
+from mahalens.train.compiled import DTYPES, CompiledEngine, why_not
 from mahalens.train.engines import LOSSES, FunctionalEngine, TorchEngine, check_finite
 from mahalens.train.layers import parameter_count
 from mahalens.train.stack import Template, TrialStack

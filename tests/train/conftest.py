@@ -1,5 +1,6 @@
 import pytest
 import torch
+from train_problems import DTYPES
 
 from mahalens.train.compiled import why_not
 
@@ -19,6 +20,11 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def dtype(request):
+    return request.param
 
 
 @pytest.fixture(params=["torch", "compiled"])

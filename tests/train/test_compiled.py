@@ -23,12 +23,13 @@ from train_problems import (
 from mahalens.nn import Chain
 from mahalens.nn.chain import ELEMENTWISE
 from mahalens.train import SGD, Adam, Batches, CrossEntropy, MeanSquaredError, TrialStack, solve
-from mahalens.train.compiled import CompiledEngine, why_not
-from mahalens.train.compiled.engine import (
+from mahalens.train.compiled import (
     FEW,
+    CompiledEngine,
     SparseSamples,
     principal_axes,
     similar_order,
+    why_not,
 )
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no compiled engine: {why_not()}")
@@ -50,7 +51,6 @@ def engine_of(chain, x, y, **options):
 # Accuracy: its own exp, sigmoid, tanh, and their slopes
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ELEMENTWISE)
 def test_activations_and_their_slopes(kind, dtype):
     """One sample per trial, ``1 · a(1 · x + 0) + 0`` and a target far away.
@@ -93,7 +93,6 @@ LOGITS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_cross_entropy_of_extreme_logits(dtype):
     logits, eps = torch.tensor(LOGITS, dtype=dtype), torch.finfo(dtype).eps
     chain = Chain.parse("Linear(4, bias=False)", inputs=4)
@@ -153,7 +152,6 @@ def results(engine, start, seeds=3):
         yield solver.curve[1].T
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("loss", ["mse", "cross-entropy"])
 class TestReproducible:
     def test_for_any_number_of_threads_and_any_layout(self, loss, dtype, threads):
@@ -201,7 +199,6 @@ class TestReproducible:
 
 
 @pytest.mark.parametrize("optimiser", [SGD, Adam])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_epochs_in_the_library_equal_epochs_in_torch(optimiser, dtype):
     x, y, start = draw_data(CHAIN, 77, dtype=dtype)
     options = {"lr": [3e-3, 1e-2, 1e-3], "curve_points": 10**4}
@@ -218,7 +215,6 @@ def test_epochs_in_the_library_equal_epochs_in_torch(optimiser, dtype):
 # Packing
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("inputs", [8, 16, 48])
 @pytest.mark.parametrize("samples", [1, 15, 16, 700])
 def test_rows_serve_as_strips(inputs, samples, dtype):
@@ -293,49 +289,44 @@ def test_sparse_equals_dense_equals_autograd(
     check_sparse(chain, x, targets(chain, *shape, loss=loss, dtype=dtype, seed=seed), block)
 
 
-class TestLists:
-    def test_their_size_does_not_depend_on_the_background(self):
-        x = pixels(3000, 100, 0.19, torch.float32)
-        raw, normalised = (SparseSamples(v, 16, 64) for v in (x, (x - 0.1307) / 0.3081))
-        assert torch.equal(raw.order, normalised.order)
-        assert torch.equal(raw.order.sort().values, torch.arange(len(x)))
-        assert raw.left == normalised.left < 0.5
-        assert SparseSamples(torch.linspace(-1, 1, 11).expand(40, 11), 16, 32).left == 0
+def test_the_size_of_lists_does_not_depend_on_the_background():
+    x = pixels(3000, 100, 0.19, torch.float32)
+    raw, normalised = (SparseSamples(v, 16, 64) for v in (x, (x - 0.1307) / 0.3081))
+    assert torch.equal(raw.order, normalised.order)
+    assert torch.equal(raw.order.sort().values, torch.arange(len(x)))
+    assert raw.left == normalised.left < 0.5
+    assert SparseSamples(torch.linspace(-1, 1, 11).expand(40, 11), 16, 32).left == 0
 
 
-class TestOrder:
-    def test_no_rounding_enters(self, threads):
-        """The same whatever the sequence of the sums."""
-        x = pixels(300, 50, 0.3)
-        wanted = similar_order(x, torch.zeros(50), FEW)
-        for number in (1, 2, 3):
-            threads(number)
-            assert torch.equal(similar_order(x, torch.zeros(50), FEW), wanted)
-        axes = principal_axes((x != 0).double())
-        assert torch.equal(axes, axes.round())
+def test_no_rounding_enters_the_order(threads):
+    """The same whatever the sequence of the sums."""
+    x = pixels(300, 50, 0.3)
+    wanted = similar_order(x, torch.zeros(50), FEW)
+    for number in (1, 2, 3):
+        threads(number)
+        assert torch.equal(similar_order(x, torch.zeros(50), FEW), wanted)
+    axes = principal_axes((x != 0).double())
+    assert torch.equal(axes, axes.round())
 
 
 IMAGES = Chain.parse("Linear(19), Abs, Linear(3)", inputs=130)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-class TestSparseReproducible:
-    def test_for_any_number_of_threads_and_choice_of_trials(self, dtype, threads):
-        x, y = pixels(300, 130, 0.2, dtype), labels(3, 300)
-        stack = draw_stack(IMAGES, 5, dtype)
+def test_sparse_is_the_same_for_any_number_of_threads_and_choice_of_trials(dtype, threads):
+    x, y, stack = pixels(300, 130, 0.2, dtype), labels(3, 300), draw_stack(IMAGES, 5, dtype)
 
-        def passes(chosen=(0, 1, 2, 3, 4)):
-            engine = engine_of(IMAGES, x, y, sparse=True, block=16, range_flops=1)
-            assert len(engine.ranges) > 4
-            values, index = stack.values[[*chosen]], torch.tensor(chosen)
-            return engine.loss(values, index), *engine.loss_and_gradient(values, index)
+    def passes(number, chosen):
+        threads(number)
+        engine = engine_of(IMAGES, x, y, sparse=True, block=16, range_flops=1)
+        assert len(engine.ranges) > 4
+        values, index = stack.values[chosen], torch.tensor(chosen)
+        return engine.loss(values, index), *engine.loss_and_gradient(values, index)
 
-        threads(1)
-        wanted = passes()
-        for number, chosen in ((2, [0, 1, 2, 3, 4]), (3, [0, 1, 2, 3, 4]), (1, [3]), (1, [4, 1])):
-            threads(number)
-            for got, want in zip(passes(chosen), wanted, strict=True):
-                assert torch.equal(got, want[chosen])
+    every = [0, 1, 2, 3, 4]
+    wanted = passes(1, every)
+    for number, chosen in ((2, every), (3, every), (1, [3]), (1, [4, 1])):
+        for got, want in zip(passes(number, chosen), wanted, strict=True):
+            assert torch.equal(got, want[chosen])
 
 
 @pytest.mark.parametrize("small_flops", [1e8, 0], ids=["in the library", "step by step"])
@@ -359,30 +350,24 @@ def test_sparse_training_ends_where_that_of_torch_does(optimiser, small_flops):
 class TestChoice:
     """Lists are used where they pay: many samples with a background, before many units."""
 
+    def lists(self, text="Linear(16), ReLU, Linear(3)", samples=256, inputs=128, share=0.2, own=()):
+        x, y = pixels(samples, inputs, share), labels(3, samples)
+        x, y = x.expand(*own, -1, -1), y.expand(*own, -1)
+        return objective(Chain.parse(text, inputs=inputs), x, y).compiled.packed.lists
+
     @pytest.mark.parametrize(
-        ("options", "listed"),
+        "change",
         [
-            ({}, True),
-            ({"samples": 255}, False),
-            ({"inputs": 127}, False),
-            ({"text": "Linear(15), ReLU, Linear(3)"}, False),
-            ({"text": "Abs, Linear(16), Linear(3)"}, False),
-            ({"text": "PointSlope(16), ReLU, Linear(3)"}, False),
-            ({"share": 1.0}, False),
-            ({"share": 3.0}, False),
-            ({"own": True}, False),
+            *({"samples": 255}, {"inputs": 127}, {"share": 1.0}, {"share": 3.0}, {"own": (2,)}),
+            {"text": "Linear(15), ReLU, Linear(3)"},
+            {"text": "Abs, Linear(16), Linear(3)"},
+            {"text": "PointSlope(16), ReLU, Linear(3)"},
         ],
         ids=str,
     )
-    def test_of_lists(self, options, listed):
-        size = {"text": "Linear(16), ReLU, Linear(3)", "samples": 256, "inputs": 128, "share": 0.2}
-        size |= options
-        chain = Chain.parse(size["text"], inputs=size["inputs"])
-        x, y = pixels(size["samples"], size["inputs"], size["share"]), labels(3, size["samples"])
-        if "own" in options:
-            x, y = x.expand(2, -1, -1), y.expand(2, -1)
-        packed = objective(chain, x, y).compiled.packed
-        assert (packed.lists is not None) == listed
+    def test_of_lists_ends_with_any_of_these(self, change):
+        assert self.lists() is not None
+        assert self.lists(**change) is None
 
     def test_lists_too_long_are_given_up(self):
         x, y = pixels(300, 130, 0.2), labels(3, 300)
@@ -396,10 +381,9 @@ class TestChoice:
 
     @pytest.mark.parametrize("text", ["Abs, Linear(3)", "PointSlope(3)"])
     def test_lists_cannot_be_forced_on_other_layers(self, text):
+        chain, x, y = Chain.parse(text, inputs=4), torch.zeros(5, 4), torch.zeros(5, 3)
         with pytest.raises(ValueError, match="sparse samples want a Linear first"):
-            engine_of(
-                Chain.parse(text, inputs=4), torch.zeros(5, 4), torch.zeros(5, 3), sparse=True
-            )
+            engine_of(chain, x, y, sparse=True)
 
 
 # Processes and memory

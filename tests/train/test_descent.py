@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from train_problems import (
-    DTYPES,
     assert_resumes,
     assert_same,
     assert_same_end,
@@ -34,7 +33,6 @@ def rows_of(chain, states):
     return TrialStack.from_tensors(chain, tensors).values
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 class TestAdamStepForStep:
     def check(self, engine, start, problem, steps, small_flops=1e8, **options):
         objective = MeanSquaredError(start.chain, problem.x, problem.y, engine=engine)
@@ -112,7 +110,6 @@ def test_chunks_change_nothing_and_neither_is_the_start_changed(engine, lost):
 
 class TestResuming:
     @pytest.mark.parametrize("make", MODELS)
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_from_any_state_to_the_very_same_end(self, engine, make, dtype):
         _, start = draw_setting(make(DIM), SAMPLES, TRIALS, dtype)
         start.values[1] = torch.inf  # drops out on the way

@@ -126,40 +126,114 @@ def test_samples_and_targets(message, x, y):
     refused(message, lambda: fit(modules(), x, y, epochs=3, loss=loss))
 
 
-CHAIN = Chain.parse("Linear(4), ReLU, Linear(3), Norm", inputs=2)
-NO_BIAS = Chain.parse("Linear(4), ReLU, Linear(3, bias=False), Norm", inputs=2)
-ABS = Chain.parse("Linear(4), Abs, Norm", inputs=4)
+def chain(text, inputs=4):
+    return Chain.parse(text, inputs=inputs)
 
 
-def objective(y=Y, chain="Linear(3)", kind=MeanSquaredError, **options):
-    return kind(Chain.parse(chain, inputs=4), X, y, **options)
+def objective(y=Y, text="Linear(3)", **options):
+    return MeanSquaredError(chain(text), X, y, **options)
 
 
-def stacked(chain, *others):
-    """Stack a module of the chain with others, which may be other chains."""
-    others = [other.build() if isinstance(other, Chain) else other for other in others]
-    return TrialStack.from_modules(chain, [chain.build(), *others])
+CHAIN = chain("Linear(4), ReLU, Linear(3), Norm", 2)
+WIDER = chain("Linear(4), ReLU, Linear(5), Norm", 2)
+NO_BIAS = chain("Linear(4), ReLU, Linear(3, bias=False), Norm", 2)
+ABS = chain("Linear(4), Abs, Norm")
+MIXED = [chain(f"Linear(4), AbsReLU(absolute={number})") for number in (1, 2)]
+LEAKY = [chain(f"Linear(4), LeakyReLU({slope})") for slope in (0.1, 0.2)]
 
 
-def settings_differ(layer, *settings):
-    return stacked(*(Chain.parse(f"Linear(4), {layer}({s})", inputs=4) for s in settings))
+@pytest.mark.parametrize(
+    ("message", "y"),
+    [
+        (r"targets of shape \[19\] .* and one number", Y[:19, 0]),
+        (r"targets of shape \[20, 1\] .*; give \[20\] or \[T, ", Y[:, :1]),
+        (r"targets of shape \[\] .*; give \[20\]", Y.sum()),
+        (r"targets of shape \[2, 20, 1\]", TWICE[..., :1]),
+    ],
+)
+def test_targets_of_one_number_a_sample(message, y):
+    refused(message, lambda: objective(y, "Linear(3), Norm"))
 
 
-def from_tensors(weight):
-    """Stack tensors with another first weight; a transposed one has the right number of values."""
+@pytest.mark.parametrize(
+    ("message", "trials"),
+    [
+        (r"no modules to stack; give at least one", []),
+        (r"no trials; give at least 1", TrialStack(chain("Linear(3)"), X.new_empty(0, 15))),
+        (
+            r"cross-entropy for one number per sample; end the chain in one unit per class",
+            modules(nn.Linear(4, 3), Norm()),
+        ),
+        (r"cross-entropy for 1 outputs per sample; end the chain", modules(nn.Linear(4, 1))),
+    ],
+)
+def test_trials(message, trials):
+    refused(message, lambda: fit(trials, X, LABELS * 0, epochs=3, loss="cross-entropy"))
+
+
+@pytest.mark.parametrize(
+    ("message", "values"),
+    [
+        (r"parameters of shape \(27,\) for the chain Linear\(4\), .*; give \[T, 27\]$", (27,)),
+        (r"parameters of shape \(3, 26\)", (3, 26)),
+        (r"parameters of shape \(1, 3, 27\)", (1, 3, 27)),
+    ],
+)
+def test_values_of_a_stack(message, values):
+    refused(message, lambda: TrialStack(CHAIN, torch.zeros(values)))
+
+
+@pytest.mark.parametrize(
+    ("message", "weight"),
+    [
+        (r"stacked parameter '0\.weight' has shape None, but .* wants \(T, 4, 2\)", None),
+        # A transposed one has the right number of values.
+        (r"stacked parameter '0\.weight' has shape \(5, 2, 4\)", (5, 2, 4)),
+        (r"stacked parameter '0\.weight' has shape \(4, 2\)", (4, 2)),
+    ],
+)
+def test_tensors_of_a_stack(message, weight):
     tensors = TrialStack(CHAIN, torch.zeros(5, 27)).tensors()
     del tensors["0.weight"]
-    return TrialStack.from_tensors(CHAIN, tensors | weight)
+    tensors |= {} if weight is None else {"0.weight": torch.zeros(weight)}
+    refused(message, lambda: TrialStack.from_tensors(CHAIN, tensors))
+
+
+SHAPE = r"has shape \(5, 4\), but the chain .* wants \(3, 4\)$"
+
+
+@pytest.mark.parametrize(
+    ("message", "trials"),
+    [
+        (rf"trial 2: parameter '2\.weight' {SHAPE}", [CHAIN, CHAIN, WIDER]),
+        (r"trial 1: parameter '2\.bias' has shape None", [CHAIN, NO_BIAS]),
+        (r"trial 1: parameter '2\.bias' has shape \(3,\), but .* wants None", [NO_BIAS, CHAIN]),
+        (r"trial 1: a module of Linear, ReLU for the chain", [ABS, chain("Linear(4), ReLU")]),
+        (r"trial 1: a module of Linear\(4\), AbsReLU\(", MIXED),
+        (r"trial 1: a module of Linear\(4\), LeakyReLU\(0.2\)", LEAKY),
+        (r"modules of torch\.float32 and torch\.float64; make them equal", [ABS, ABS]),
+    ],
+)
+def test_modules_of_a_chain(message, trials):
+    built = [trial.build() for trial in trials]
+    if "float64" in message:
+        built[1].double()
+    refused(message, lambda: TrialStack.from_modules(trials[0], built))
+
+
+def setting():
+    return MeanSquaredError(md_abs(4), X, Y[:, 0]), TrialStack(md_abs(4), X.new_ones(2, 20))
 
 
 def restored(trials=2, kind=Adam, **changes):
     """A solver of two trials, restored from the state of some, with changes."""
-    chain = md_abs(4)
-    start = TrialStack(chain, torch.ones(2, 20, dtype=X.dtype))
-    target = MeanSquaredError(chain, X, Y[:, 0])
-    state = Adam(target, TrialStack(chain, start.values[:trials]), 300).state() | changes
+    target, start = setting()
+    state = Adam(target, TrialStack(start.chain, start.values[:trials]), 300).state() | changes
     state = {name: tensor for name, tensor in state.items() if tensor is not None}
     kind(target, start, 300).restore(state)
+
+
+ANOTHER = r"a saved state with .*, which is another solver's"
 
 
 @pytest.mark.parametrize(
@@ -167,41 +241,7 @@ def restored(trials=2, kind=Adam, **changes):
     [
         (r"a block of 0 samples; give at least 1", lambda: objective(block=0)),
         (r"the chain Abs has no parameters to train", lambda: objective(X, "Abs")),
-        (
-            r"the chain Abs has no parameters to stack",
-            lambda: TrialStack.from_tensors(Chain.parse("Abs", inputs=4), {}),
-        ),
-        (
-            r"targets of shape \[19\] .* and one number",
-            lambda: objective(Y[:19, 0], "Linear(3), Norm"),
-        ),
-        (
-            r"targets of shape \[20, 1\] .*; give \[20\] or \[T, ",
-            lambda: objective(Y[:, :1], "Linear(3), Norm"),
-        ),
-        (r"targets of shape \[\] .*; give \[20\]", lambda: objective(Y.sum(), "Linear(3), Norm")),
-        (r"targets of shape \[2, 20, 1\]", lambda: objective(TWICE[..., :1], "Linear(3), Norm")),
-        (
-            r"cross-entropy for one number per sample; end the chain in one unit per class",
-            lambda: fit(
-                modules(nn.Linear(4, 3), Norm()), X, LABELS, epochs=3, loss="cross-entropy"
-            ),
-        ),
-        (
-            r"cross-entropy for 1 outputs per sample; end the chain",
-            lambda: fit(modules(nn.Linear(4, 1)), X, LABELS * 0, epochs=3, loss="cross-entropy"),
-        ),
-        (r"no modules to stack; give at least one", lambda: fit([], X, Y, epochs=3)),
-        (
-            r"no trials; give at least 1",
-            lambda: fit(
-                TrialStack(Chain.parse("Linear(3)", inputs=4), X.new_empty(0, 15)), X, Y, epochs=3
-            ),
-        ),
-        (
-            r"one Sequential; give a list of modules",
-            lambda: fit(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)), X, Y, epochs=3),
-        ),
+        (r"the chain Abs has no param.* stack", lambda: TrialStack.from_tensors(chain("Abs"), {})),
         (
             r"trials of the chain .*ReLU.* for an objective of the chain .*; make them equal",
             lambda: Adam(objective(), TrialStack(CHAIN, X.new_zeros(1, 27)), 1),
@@ -210,75 +250,19 @@ def restored(trials=2, kind=Adam, **changes):
             r"trials of the chain .* in torch\.float32 for .* in torch\.float64; make them equal",
             lambda: objective().loss(stack([nn.Sequential(nn.Linear(4, 3))])),
         ),
-        (
-            r"parameters of shape \(27,\) for the chain Linear\(4\), .*; give \[T, 27\]$",
-            lambda: TrialStack(CHAIN, torch.zeros(27)),
-        ),
-        (r"parameters of shape \(3, 26\)", lambda: TrialStack(CHAIN, torch.zeros(3, 26))),
-        (r"parameters of shape \(1, 3, 27\)", lambda: TrialStack(CHAIN, torch.zeros(1, 3, 27))),
-        (
-            r"x of shape \[3\] for the chain",
-            lambda: TrialStack(CHAIN, torch.zeros(3, 27))(torch.zeros(3)),
-        ),
+        (r"x of shape \[4\] for the chain", lambda: TrialStack(CHAIN, torch.zeros(3, 27))(X[0])),
         (r"data is given, but no init", lambda: TrialStack.from_seeds(CHAIN, [0], data=X)),
         (r"Conv2d is not a chain of layers", lambda: stack([nn.Conv2d(1, 1, 1)]).chain),
         (r"no modules to stack; give at least", lambda: TrialStack.from_modules(CHAIN, [])),
-        (
-            r"trial 2: parameter '2\.weight' has shape \(5, 4\), but the chain .* wants \(3, 4\)$",
-            lambda: stacked(
-                CHAIN, CHAIN, Chain.parse("Linear(4), ReLU, Linear(5), Norm", inputs=2)
-            ),
-        ),
-        (r"trial 1: parameter '2\.bias' has shape None", lambda: stacked(CHAIN, NO_BIAS)),
-        (
-            r"trial 1: parameter '2\.bias' has shape \(3,\), but .* wants None",
-            lambda: stacked(NO_BIAS, CHAIN),
-        ),
-        (
-            r"stacked parameter '0\.weight' has shape None, but .* wants \(T, 4, 2\)",
-            lambda: from_tensors({}),
-        ),
-        (
-            r"stacked parameter '0\.weight' has shape \(5, 2, 4\)",
-            lambda: from_tensors({"0.weight": torch.zeros(5, 2, 4)}),
-        ),
-        (
-            r"stacked parameter '0\.weight' has shape \(4, 2\)",
-            lambda: from_tensors({"0.weight": torch.zeros(4, 2)}),
-        ),
-        (
-            r"trial 1: a module of Linear, ReLU for the chain",
-            lambda: stacked(ABS, nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
-        ),
-        (
-            r"trial 1: a module of Linear\(4\), AbsReLU\(",
-            lambda: settings_differ("AbsReLU", "absolute=1", "absolute=2"),
-        ),
-        (
-            r"trial 1: a module of Linear\(4\), LeakyReLU\(0.2\)",
-            lambda: settings_differ("LeakyReLU", 0.1, 0.2),
-        ),
-        (
-            r"modules of torch\.float32 and torch\.float64; make them equal",
-            lambda: stacked(ABS, ABS.build(dtype=torch.float64)),
-        ),
-        (r"a memory of 0 steps; give at least 1", lambda: LBFGS(*_setting(), 9, memory=0)),
+        (r"a memory of 0 steps; give at least 1", lambda: LBFGS(*setting(), 9, memory=0)),
         (r"a saved state of shape \(1, 20\) and torch\.float64", lambda: restored(trials=1)),
         (r"a saved state of epoch 301 of only 300", lambda: restored(epoch=torch.tensor(301))),
-        (r"a saved state with .*, which is another solver's", lambda: restored(**{"rows.m": None})),
-        (
-            r"a saved state with .*, which is another solver's",
-            lambda: restored(kind=LevenbergMarquardt),
-        ),
+        (ANOTHER, lambda: restored(**{"rows.m": None})),
+        (ANOTHER, lambda: restored(kind=LevenbergMarquardt)),
     ],
 )
-def test_refusals(message, call):
+def test_others(message, call):
     refused(message, call)
-
-
-def _setting():
-    chain = md_abs(4)
-    return MeanSquaredError(chain, X, Y[:, 0]), TrialStack(chain, X.new_ones(2, 20))
 
 
 def test_whole_numbers_of_any_kind_are_labels():

@@ -1,10 +1,12 @@
 """Driving a solver: saved states, stopping, going on."""
 
+import contextlib
+import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
-from train_problems import assert_same_end, draw_setting, run, through_file
+from train_problems import assert_resumes, assert_same_end, draw_setting, through_file
 
 from mahalens.errors import Interrupted
 from mahalens.nn import md_abs
@@ -96,31 +98,20 @@ def test_every_solver_resumes_after_stops_and_kills(name):
     """Stopped again and again, or killed after any save, it ends as one that was let run."""
     setting = draw_setting(md_abs(3), 60, 3)
 
-    def fresh(state=None):
-        solver = SOLVERS[name](*setting)  # anew, as a resumed process does
-        if state is not None:
-            solver.restore(through_file(state))
-        return solver
+    def fresh():
+        return SOLVERS[name](*setting)  # anew, as a resumed process does
 
-    whole, states = fresh(), []
-    solve(whole, save=lambda state: states.append(state), every=0)
+    assert_resumes(fresh, restarts=5)
+    whole = fresh()
+    solve(whole)
     assert Status.RUNNING not in whole.statuses
     assert whole.seconds > 0
-    assert_same_end(run(fresh()), whole)
-    for state in states[:: max(1, len(states) // 5)]:
-        assert_same_end(run(fresh(state)), whole)
-
-    stopped, last = 0, {}
-    while True:
-        solver, advances = fresh(last.get("state")), iter(range(1, 10**6))
-        try:
-            solve(
-                solver,
-                save=lambda state: last.update(state=state),
-                should_stop=lambda counter=advances: next(counter) == 3,
-            )
-            break
-        except Interrupted:
-            stopped += 1
-    assert stopped >= 1
-    assert_same_end(solver, whole)
+    stopped, saved = fresh(), []
+    while not stopped.finished:
+        stopped, advances = fresh(), itertools.count(1)
+        if saved:
+            stopped.restore(through_file(saved[-1]))
+        with contextlib.suppress(Interrupted):
+            solve(stopped, save=saved.append, should_stop=lambda count=advances: next(count) == 3)
+    assert len(saved) > 1
+    assert_same_end(stopped, whole)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from torch import nn
-from train_problems import DTYPES, normal, plain_training
+from train_problems import normal, plain_training
 
 from mahalens.errors import InputError
 from mahalens.nn import Abs, AbsReLU, Chain, DistanceHead, OffsetL2
@@ -24,7 +24,6 @@ CHAINS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("text", CHAINS)
 def test_modules_of_a_chain_come_back(text, dtype):
     chain = Chain.parse(text, inputs=2)
@@ -244,11 +243,24 @@ def test_running_statistics_are_refused(norm):
         stack([nn.Sequential(nn.Linear(16, 4), inner)])
 
 
-def changed(change):
-    """Three modules of which the last is changed."""
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (
+            r"'inner.0.weight' has shape \(6, 16\), but trial 0 has \(5, 16\)",
+            lambda m: setattr(m.inner, "0", nn.Linear(16, 6).double()),
+        ),
+        ("is not built of the same layers as trial 0", lambda m: setattr(m.inner, "2", nn.ReLU())),
+        ("the constant 'offset' differs", lambda m: m.offset[0].add_(1)),
+        ("the constant 'frozen.weight' differs", lambda m: m.frozen.weight.data.add_(1)),
+        ("trains other parameters than trial 0", lambda m: m.head.requires_grad_(False)),
+    ],
+)
+def test_the_last_of_three_modules_was_changed(message, change):
     modules = make(Residual)
     change(modules[2])
-    return modules
+    with pytest.raises(InputError, match=f"trial 2: {message}"):
+        stack(modules)
 
 
 def pair(*layers):
@@ -264,31 +276,10 @@ def one_frozen():
 @pytest.mark.parametrize(
     ("message", "modules"),
     [
-        (
-            r"trial 2: 'inner.0.weight' has shape \(6, 16\), but trial 0 has \(5, 16\)",
-            lambda: changed(lambda m: setattr(m.inner, "0", nn.Linear(16, 6).double())),
-        ),
-        (
-            "trial 2: is not built of the same layers as trial 0",
-            lambda: changed(lambda m: setattr(m.inner, "2", nn.ReLU())),
-        ),
         ("trial 1: is not built of the same layers as trial 0", lambda: [ConvNet(), Residual()]),
-        ("trial 2: the constant 'offset' differs", lambda: changed(lambda m: m.offset[0].add_(1))),
-        (
-            "trial 2: the constant 'frozen.weight' differs",
-            lambda: changed(lambda m: m.frozen.weight.data.add_(1)),
-        ),
-        (
-            "trial 2: trains other parameters than trial 0",
-            lambda: changed(lambda m: m.head.requires_grad_(False)),
-        ),
-        ("torch.float32 and torch.float64; make them equal", lambda: changed(nn.Module.float)),
-        (
-            "Residual: has no trainable parameters to stack",
-            lambda: [Residual().requires_grad_(False)],
-        ),
+        ("torch.float32 and .*64; make them equal", lambda: [Residual(), Residual().double()]),
+        ("Residual: has no trainable param", lambda: [Residual().requires_grad_(False)]),
         (r"trial 1: str is not an nn\.Module", lambda: [ConvNet(), "ConvNet"]),
-        ("no modules to stack; give at least one", list),
         ("one ConvNet; give a list of modules, one per trial", ConvNet),
         ("trial 1: a module of Linear, Tanh for the chain", lambda: pair(nn.ReLU(), nn.Tanh())),
         (
