@@ -207,17 +207,22 @@ class TestPrograms:
             message = str(error)
         assert "\n" not in message
 
-    def test_parts_that_are_missing_or_empty(self, program, tmp_path):
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            *((name, None) for name in ("models/model.json", "weights_config.json", "weight_0")),
+            *((name, b"") for name in ("models/model.json", "weights_config.json")),
+        ],
+    )
+    def test_parts_that_are_missing_or_empty(self, program, tmp_path, name, content):
         path = tmp_path / "bad.pt2"
-        wholly = ("models/model.json", "weights_config.json", "weight_0")
-        for name, content in (*((name, None) for name in wholly), *((n, b"") for n in wholly[:2])):
-            with zipfile.ZipFile(program[0]) as old, zipfile.ZipFile(path, "w") as new:
-                for part in old.namelist():
-                    if not part.endswith(name):
-                        new.writestr(part, old.read(part))
-                    elif content is not None:
-                        new.writestr(part, content)
-            refused(path)
+        with zipfile.ZipFile(program[0]) as old, zipfile.ZipFile(path, "w") as new:
+            for part in old.namelist():
+                if not part.endswith(name):
+                    new.writestr(part, old.read(part))
+                elif content is not None:
+                    new.writestr(part, content)
+        refused(path)
 
 
 CODE = """
@@ -450,6 +455,7 @@ def zipped(name, file):
         archive.writestr(name, b"a")
 
 
+PICKLED = "is not opened: unpickling a model runs code"
 USE_FACTORY = "give package.module:factory as the model and this file"
 
 
@@ -466,6 +472,9 @@ class TestNoModel:
             ("a.keras", as_bytes(zipped, "model.weights.h5"), "is a Keras model"),
             ("a.zip", as_bytes(zipped, "a.txt"), "is an archive without a network"),
             ("nets.py", b"def build(): ...", "give nets:NAME"),
+            ("a.pkl", pickle.dumps({"a": 1}), PICKLED),
+            ("m.pt", as_bytes(torch.save, mlp()), PICKLED),
+            ("m.pt", as_bytes(save_old, mlp()), "it holds a whole model, save model.state_dict()"),
             ("w.pth", as_bytes(torch.save, STATE), f"if it holds weights, {USE_FACTORY}"),
             ("x.npz", as_bytes(lambda x, f: np.savez(f, x=x), [0]), "holds arrays and no network"),
         ],
