@@ -6,7 +6,7 @@ the same first layer in every model, and train by full-batch gradient descent on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ from mahalens.nn.chain import ELEMENTWISE
 from mahalens.studies.run import thread_count
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import remember
-from mahalens.train import SGD, CrossEntropy, Status, TrialStack
+from mahalens.train import SGD, CrossEntropy, Objective, Status, TrialStack
+from mahalens.train.engines import TorchEngine
 from mahalens.train.layers import activation_rule
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def train_networks(
     context: Context,
     *,
     kind: Any = SGD,
+    loss: Callable[..., Objective] = CrossEntropy,
     share: tuple[float, float] = (0.0, 0.95),
     first: float = 1.0,
 ) -> Trained:
@@ -167,7 +169,7 @@ def train_networks(
     x, test_x = inputs
     y, test_y = data.y.to(x.device), data.test_y.to(x.device)
     start = with_first_scaled(start_of(chain, config.seed, trials, config.device), first)
-    objective = CrossEntropy(start.model, x, y, engine=context.engine)
+    objective = loss(start.model, x, y, engine=context.engine)
     solver = kind(objective, start, config.epochs, lr=config.learning_rate)
 
     def accuracy(running: Any) -> dict[str, Tensor]:
@@ -177,6 +179,54 @@ def train_networks(
     solver = context.drive("training", solver, share=share, metrics=accuracy, at=at)
     history = solver.history
     return Trained(start, solver, (history.epochs, history["accuracy"].T.double().cpu()))
+
+
+class _Logistic:
+    """``1/N Σₙₖ wₙₖ (log(1 + exp fₖ(xₙ)) - tₙₖ fₖ(xₙ))``, t 1 for the class of a sample, else 0.
+
+    Weights are ``on`` where t is 1 and ``off`` elsewhere; outputs are feature-major, [T, K, n].
+    """
+
+    name, label = "one-vs-rest", "one-vs-rest"
+
+    def __init__(self, on: float, off: float) -> None:
+        self.on, self.off = on, off
+
+    def targets(self, y: Tensor) -> Tensor:
+        return y.unsqueeze(1)
+
+    def scale(self, outputs: int | None, samples: int) -> float:
+        return 1 / samples
+
+    def total(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.total_and_slope(output, target, 1.0)[0]
+
+    def total_and_slope(
+        self, output: Tensor, target: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        hot = torch.zeros_like(output).scatter_(1, target.expand(len(output), -1, -1), 1.0)
+        weight = self.off + (self.on - self.off) * hot
+        total = (torch.nn.functional.softplus(output) - hot * output) * weight
+        return total.sum((1, 2)), (output.sigmoid() - hot) * weight * scale
+
+
+class OneVsRest(CrossEntropy):
+    """The logistic loss of every output, is the sample of its class or not, summed over outputs.
+
+    An output's targets are off in all classes but one. ``balanced`` weights them, so that both
+    kinds count half: C/2 for those that are on, C/(2(C - 1)) for the others. By the torch engine.
+    """
+
+    def __init__(self, *args: Any, balanced: bool, **options: Any) -> None:
+        self.balanced = balanced
+        super().__init__(*args, **options)
+
+    def _choose(self, engine: str) -> TorchEngine:
+        classes = self.chain.outputs or 2
+        weights = (classes / 2, classes / (2 * (classes - 1))) if self.balanced else (1.0, 1.0)
+        kind: Any = _Logistic(*weights)
+        self.kind = kind
+        return self.by_torch
 
 
 def statuses(codes: Tensor) -> list[str]:

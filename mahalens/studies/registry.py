@@ -19,6 +19,7 @@ STUDIES = (
     "detect",
     "transfer",
     "clusters",
+    "mechanisms",
 )
 
 
@@ -47,6 +48,8 @@ def load_study(name: str) -> Study[Any]:
         from mahalens.studies.transfer import STUDY as study
     elif name == "clusters":
         from mahalens.studies.clusters import STUDY as study
+    elif name == "mechanisms":
+        from mahalens.studies.mechanisms import STUDY as study
     else:
         raise InputError(f"study {name!r} is unknown; give {', '.join(STUDIES)}")
     return study

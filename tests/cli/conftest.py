@@ -27,6 +27,7 @@ STUDY_WORDS = {
     "detect": "--data digits --models auto,mahalanobis --trials 1",
     "transfer": "--data iris --models relu-linear,relu-l2 --trials 1",
     "clusters": "--data 2d-apart-round --models abs-classes,relu-classes --trials 1",
+    "mechanisms": "--models relu,relu2-of-2 --trials 1 --pixels raw --train-size 60",
 }
 
 
