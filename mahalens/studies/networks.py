@@ -6,6 +6,7 @@ the same first layer in every model, and train by full-batch gradient descent on
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,7 @@ from mahalens.studies.run import thread_count
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import remember
 from mahalens.train import SGD, CrossEntropy, Objective, Status, TrialStack
-from mahalens.train.engines import TorchEngine
+from mahalens.train.engines import LOSSES, TorchEngine
 from mahalens.train.layers import activation_rule
 
 if TYPE_CHECKING:
@@ -181,16 +182,25 @@ def train_networks(
     return Trained(start, solver, (history.epochs, history["accuracy"].T.double().cpu()))
 
 
-class _Logistic:
-    """``1/N Σₙₖ wₙₖ (log(1 + exp fₖ(xₙ)) - tₙₖ fₖ(xₙ))``, t 1 for the class of a sample, else 0.
+class OtherLoss(CrossEntropy):
+    """An objective like cross-entropy with another loss of outputs and labels, by torch.
 
-    Weights are ``on`` where t is 1 and ``off`` elsewhere; outputs are feature-major, [T, K, n].
+    ``kind`` takes outputs [T, K, n] and labels [S, 1, n], and returns sums over samples [T].
     """
 
-    name, label = "one-vs-rest", "one-vs-rest"
+    def __init__(self, *args: Any, kind: Any, **options: Any) -> None:
+        self._other = kind
+        super().__init__(*args, **options)
 
-    def __init__(self, on: float, off: float) -> None:
-        self.on, self.off = on, off
+    def _choose(self, engine: str) -> TorchEngine:
+        self.kind = self._other
+        return self.by_torch
+
+
+class _ByLabel:
+    """What losses of outputs and labels have in common."""
+
+    name = label = "loss"
 
     def targets(self, y: Tensor) -> Tensor:
         return y.unsqueeze(1)
@@ -201,7 +211,27 @@ class _Logistic:
     def total(self, output: Tensor, target: Tensor) -> Tensor:
         return self.total_and_slope(output, target, 1.0)[0]
 
+    @abc.abstractmethod
     def total_and_slope(
+        self, output: Tensor, target: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return sums over samples [T], and the slope of the mean [T, K, n]."""
+
+
+class OneVsRest(_ByLabel):
+    """The logistic loss of every output, is the sample of its class or not, summed over outputs.
+
+    ``Σₖ wₖ (log(1 + exp fₖ) - tₖ fₖ)`` with t 1 for the class of a sample and 0 elsewhere. An
+    output's targets are off in all classes but one. ``balanced`` weights them, so that both kinds
+    count half: C/2 for those that are on, C/(2(C - 1)) for the others.
+    """
+
+    def __init__(self, classes: int, *, balanced: bool) -> None:
+        self.on, self.off = 1.0, 1.0
+        if balanced:
+            self.on, self.off = classes / 2, classes / (2 * (classes - 1))
+
+    def total_and_slope(  # noqa: D102
         self, output: Tensor, target: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         hot = torch.zeros_like(output).scatter_(1, target.expand(len(output), -1, -1), 1.0)
@@ -210,23 +240,15 @@ class _Logistic:
         return total.sum((1, 2)), (output.sigmoid() - hot) * weight * scale
 
 
-class OneVsRest(CrossEntropy):
-    """The logistic loss of every output, is the sample of its class or not, summed over outputs.
+class SquaredDistances(_ByLabel):
+    """Cross-entropy of ``-f²/2``: of normalised RBF ``exp(-d²/2)`` if outputs are ``f = -d``."""
 
-    An output's targets are off in all classes but one. ``balanced`` weights them, so that both
-    kinds count half: C/2 for those that are on, C/(2(C - 1)) for the others. By the torch engine.
-    """
-
-    def __init__(self, *args: Any, balanced: bool, **options: Any) -> None:
-        self.balanced = balanced
-        super().__init__(*args, **options)
-
-    def _choose(self, engine: str) -> TorchEngine:
-        classes = self.chain.outputs or 2
-        weights = (classes / 2, classes / (2 * (classes - 1))) if self.balanced else (1.0, 1.0)
-        kind: Any = _Logistic(*weights)
-        self.kind = kind
-        return self.by_torch
+    def total_and_slope(  # noqa: D102
+        self, output: Tensor, target: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        logit = output.square().mul_(-0.5)
+        total, slope = LOSSES["cross-entropy"].total_and_slope(logit, target, scale)
+        return total, slope.mul_(-output)
 
 
 def statuses(codes: Tensor) -> list[str]:
