@@ -6,7 +6,8 @@ the same first layer in every model, and train by full-batch gradient descent on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import abc
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,8 @@ from mahalens.nn.chain import ELEMENTWISE
 from mahalens.studies.run import thread_count
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import remember
-from mahalens.train import SGD, CrossEntropy, Status, TrialStack
+from mahalens.train import SGD, CrossEntropy, Objective, Status, TrialStack
+from mahalens.train.engines import LOSSES, TorchEngine
 from mahalens.train.layers import activation_rule
 
 if TYPE_CHECKING:
@@ -158,6 +160,7 @@ def train_networks(
     context: Context,
     *,
     kind: Any = SGD,
+    loss: Callable[..., Objective] = CrossEntropy,
     share: tuple[float, float] = (0.0, 0.95),
     first: float = 1.0,
 ) -> Trained:
@@ -168,7 +171,7 @@ def train_networks(
     x, test_x = inputs
     y, test_y = data.y.to(x.device), data.test_y.to(x.device)
     start = with_first_scaled(start_of(chain, config.seed, trials, config.device), first)
-    objective = CrossEntropy(start.model, x, y, engine=context.engine)
+    objective = loss(start.model, x, y, engine=context.engine)
     solver = kind(objective, start, config.epochs, lr=config.learning_rate)
 
     def accuracy(running: Any) -> dict[str, Tensor]:
@@ -178,6 +181,75 @@ def train_networks(
     solver = context.drive("training", solver, share=share, metrics=accuracy, at=at)
     history = solver.history
     return Trained(start, solver, (history.epochs, history["accuracy"].T.double().cpu()))
+
+
+class OtherLoss(CrossEntropy):
+    """An objective like cross-entropy with another loss of outputs and labels, by torch.
+
+    ``kind`` takes outputs [T, K, n] and labels [S, 1, n], and returns sums over samples [T].
+    """
+
+    def __init__(self, *args: Any, kind: Any, **options: Any) -> None:
+        self._other = kind
+        super().__init__(*args, **options)
+
+    def _choose(self, engine: str) -> TorchEngine:
+        self.kind = self._other
+        return self.by_torch
+
+
+class _ByLabel:
+    """What losses of outputs and labels have in common."""
+
+    name = label = "loss"
+
+    def targets(self, y: Tensor) -> Tensor:
+        return y.unsqueeze(1)
+
+    def scale(self, outputs: int | None, samples: int) -> float:
+        return 1 / samples
+
+    def total(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.total_and_slope(output, target, 1.0)[0]
+
+    @abc.abstractmethod
+    def total_and_slope(
+        self, output: Tensor, target: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return sums over samples [T], and the slope of the mean [T, K, n]."""
+
+
+class OneVsRest(_ByLabel):
+    """The logistic loss of every output, is the sample of its class or not, summed over outputs.
+
+    ``Σₖ wₖ (log(1 + exp fₖ) - tₖ fₖ)`` with t 1 for the class of a sample and 0 elsewhere. An
+    output's targets are off in all classes but one. ``balanced`` weights them, so that both kinds
+    count half: C/2 for those that are on, C/(2(C - 1)) for the others.
+    """
+
+    def __init__(self, classes: int, *, balanced: bool) -> None:
+        self.on, self.off = 1.0, 1.0
+        if balanced:
+            self.on, self.off = classes / 2, classes / (2 * (classes - 1))
+
+    def total_and_slope(  # noqa: D102
+        self, output: Tensor, target: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        hot = torch.zeros_like(output).scatter_(1, target.expand(len(output), -1, -1), 1.0)
+        weight = self.off + (self.on - self.off) * hot
+        total = (torch.nn.functional.softplus(output) - hot * output) * weight
+        return total.sum((1, 2)), (output.sigmoid() - hot) * weight * scale
+
+
+class SquaredDistances(_ByLabel):
+    """Cross-entropy of ``-f²/2``: of normalised RBF ``exp(-d²/2)`` if outputs are ``f = -d``."""
+
+    def total_and_slope(  # noqa: D102
+        self, output: Tensor, target: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        logit = output.square().mul_(-0.5)
+        total, slope = LOSSES["cross-entropy"].total_and_slope(logit, target, scale)
+        return total, slope.mul_(-output)
 
 
 def statuses(codes: Tensor) -> list[str]:

@@ -21,6 +21,7 @@ STUDIES = (
     "transfer",
     "clusters",
     "penalties",
+    "mechanisms",
 )
 
 
@@ -53,6 +54,8 @@ def load_study(name: str) -> Study[Any]:
         from mahalens.studies.penalties import STUDY as study
     elif name == "clusters":
         from mahalens.studies.clusters import STUDY as study
+    elif name == "mechanisms":
+        from mahalens.studies.mechanisms import STUDY as study
     else:
         raise InputError(f"study {name!r} is unknown; give {', '.join(STUDIES)}")
     return study

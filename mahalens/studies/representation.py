@@ -854,7 +854,7 @@ STUDY = Study(
             "training samples: a ridge per class, all of the same area, the tick its mean. The "
             "dashed line at 0 is the node’s hyperplane: the node measures distance from the "
             "classes it passes through. The node cannot tell classes apart whose ridges overlap.",
-            models=lambda model: model in ("relu", "abs"),
+            models=lambda model: model in PRIMARY,
         ),
     ),
 )

@@ -29,6 +29,7 @@ STUDY_WORDS = {
     "transfer": "--data iris --models relu-linear,relu-l2 --trials 1",
     "clusters": "--data 2d-apart-round --models abs-classes,relu-classes --trials 1",
     "penalties": "--data iris --models abs-none,abs-white --trials 1",
+    "mechanisms": "--models relu,relu2-of-2 --trials 1 --pixels raw --train-size 60",
 }
 
 

@@ -66,6 +66,14 @@ SMALL = {
         "trials": 2,
         "samples": 20,
     },
+    "mechanisms": {
+        "data": "digits",
+        "models": ("relu", "relu2", "relu2-of-3", "relu2-balanced", "abs2-8", "linear-rbf"),
+        "pixels": ("raw",),
+        "epochs": 4,
+        "trials": 2,
+        "train_size": 100,
+    },
     "transfer": {
         "data": ("iris", "wine"),
         "models": ("relu-linear", "relu-l2-neg", "boosting", "knn"),
