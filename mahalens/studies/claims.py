@@ -602,7 +602,7 @@ def judge(
     models = {model for _, model, _ in evidence.trials}
     asked = [claim for claim in claims if models.issuperset(claim.only)]
     repeated = cache(evidence.repeated)
-    put = [
+    put: list[tuple[Claim, str | None]] = [
         (claim, variant)
         for variant in variants
         for claim in asked
