@@ -430,7 +430,7 @@ def finish(config: ActivationsConfig, results: Results) -> None:
 
 STUDY = Study(
     name="activations",
-    question="Which activation functions bear to be held to intensities, and which to distances?",
+    question="Which activations can be held to intensities or distances?",
     source=CHECKS,
     config=ActivationsConfig,
     models=MODELS,

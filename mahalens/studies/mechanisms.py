@@ -687,7 +687,7 @@ def _family(name: str) -> str:
 
 STUDY = Study(
     name="mechanisms",
-    question="Are the mechanisms right by which the paper explains why networks fail or recover?",
+    question="Do the explanations for failing networks show in numbers?",
     source=PAPER,
     config=MechanismsConfig,
     models=MODELS,

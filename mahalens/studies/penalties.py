@@ -570,7 +570,7 @@ def _activation(model: str) -> str:
 
 STUDY = Study(
     name="penalties",
-    question="Do penalties for orthogonal rows or white pre-activations help networks generalise?",
+    question="Do orthogonal rows or white units help networks generalise?",
     source=THEORY,
     config=PenaltiesConfig,
     models=MODELS,

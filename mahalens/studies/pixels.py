@@ -325,7 +325,7 @@ def finish(config: PixelsConfig, results: Results) -> None:
 
 STUDY = Study(
     name="pixels",
-    question="Why do networks on raw and on normalised pixels tell different stories?",
+    question="Why do raw and normalised pixels tell different stories?",
     source=representation.PAPER,
     config=PixelsConfig,
     models=MODELS,

@@ -928,7 +928,7 @@ def _family(model: str) -> str:
 
 STUDY = Study(
     name="transfer",
-    question="Do OffsetL2 heads carry over from images to tables and sequences?",
+    question="Do OffsetL2 heads carry over to tables and sequences?",
     source=CHECKS,
     config=TransferConfig,
     models=MODELS,

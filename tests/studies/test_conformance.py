@@ -92,7 +92,7 @@ def test_claims_have_a_verdict_and_their_variant(study, finished):
     asked = value.asked or [variant_name(v) for v in value.variants(config_of(study))]
     for claim in run.summary["claims"]:
         keys = {"id", "source", "statement", "data", "published", "measured", "verdict", "why"}
-        assert set(claim) == keys
+        assert set(claim) == {*keys, "trials_to_decide"}
         assert claim["verdict"] in VERDICTS
         assert claim["source"] in SOURCES.values()
         assert claim["id"].startswith(f"{study}/")
