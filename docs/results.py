@@ -175,9 +175,40 @@ def outcomes(records: RunRecords) -> list[Table]:
     return [outcomes_table(variant, only_odd=True) for variant in records.variants()]
 
 
+def by_variant(records: RunRecords) -> list[Table]:
+    """Return results with a line per variant: a table per metric, or one of a single model."""
+    tables = results_tables(records)
+    models = [records.study.look(model).label for model in records.models()]
+    metrics = tables[0].columns[1:]
+    cells = {
+        (table.title, line[0].text): line[1:]
+        for table in tables
+        for line in table.lines
+        if not isinstance(line, Section)
+    }
+    none = (Cell(),) * len(metrics)
+    head = Column(records.study.variant.capitalize(), True)
+    if len(models) == 1:
+        lines = tuple((Cell(t.title), *cells.get((t.title, models[0]), none)) for t in tables)
+        return [replace(tables[0], title=models[0], columns=(head, *metrics), lines=lines)]
+    return [
+        replace(
+            tables[0],
+            title=metric.label,
+            columns=(head, *map(Column, models)),
+            lines=tuple(
+                (Cell(t.title), *(cells.get((t.title, model), none)[place] for model in models))
+                for t in tables
+            ),
+        )
+        for place, metric in enumerate(metrics)
+    ]
+
+
 PARTS: dict[str, Callable[[RunRecords], list[str]]] = {
     "command": command,
     "results": in_markdown(results_tables),
+    "by-variant": in_markdown(by_variant),
     "metrics": in_markdown(metrics_tables),
     "tests": in_markdown(comparison_tables),
     "outcomes": in_markdown(outcomes),

@@ -1,7 +1,7 @@
 from .base import Detector as Detector
 from .base import Explanation as Explanation
-from .choose import CANDIDATES as CANDIDATES
 from .choose import METHODS as METHODS
+from .choose import PARTS as PARTS
 from .choose import Choice as Choice
 from .choose import Trial as Trial
 from .choose import detect as detect

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -48,30 +49,21 @@ METHODS: dict[str, type[Detector]] = {
 }
 """All detectors by the name of their method."""
 
+_UNIT: dict[str, Any] = {"normalise": "unit"}
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mahalanobis": ("mahalanobis", {"normalise": "unit", "shrinkage": 0.1}),
-    "relative": ("relative", {"normalise": "unit", "shrinkage": 0.1}),
-    "neighbours": ("neighbours", {"k": 10}),
+    "mahalanobis": ("mahalanobis", {**_UNIT, "shrinkage": 0.1}),
+    "neighbours": ("neighbours", {**_UNIT, "k": 10}),
+    "relative": ("relative", {**_UNIT, "shrinkage": 0.1}),
     "energy": ("energy", {}),
-    "plain mahalanobis": ("mahalanobis", {"normalise": "none", "shrinkage": "auto"}),
-    "marginal": ("marginal", {"normalise": "unit", "shrinkage": 0.1}),
+    "low-rank": ("low-rank", _UNIT),
+    "plain mahalanobis": ("mahalanobis", {"normalise": "none"}),
+    "marginal": ("marginal", {**_UNIT, "shrinkage": 0.1}),
 }
-"""Detectors that ``method="auto"`` tries, alone and combined."""
+"""Detectors that ``method="auto"`` tries: each alone, and all averages of several.
 
-CANDIDATES: tuple[tuple[str, ...], ...] = (
-    ("mahalanobis",),
-    ("mahalanobis", "neighbours"),
-    ("mahalanobis", "relative", "neighbours"),
-    ("mahalanobis", "relative", "neighbours", "energy"),
-    ("relative", "energy"),
-    ("relative",),
-    ("neighbours",),
-    ("energy",),
-    ("plain mahalanobis",),
-    ("marginal",),
-    ("marginal", "neighbours"),
-)
-"""What ``method="auto"`` chooses from, the first of equals; several names are averaged."""
+``"unit"`` becomes ``"none"`` where features lie around 0: length 1 makes sense of features whose
+origin means something, such as that no unit is active, not of those whose mean was moved there.
+"""
 
 FAILED, SOUND = 0.8, 0.97
 """AUROC against made-up unknowns: below the first a part is useless, from the second on sound."""
@@ -98,8 +90,8 @@ class Choice(NamedTuple):
     """Method that :func:`detect` chose, and the grounds for it.
 
     ``method`` and ``options`` make the detector; ``reason`` is a sentence; ``trials`` has a
-    :class:`Trial` for each candidate; ``notes`` says why some parts were not tried; ``kinds`` names
-    the made-up unknowns.
+    :class:`Trial` for each candidate, that of the chosen one first; ``notes`` says why some parts
+    were not tried; ``kinds`` names the made-up unknowns.
     """
 
     method: str
@@ -112,11 +104,16 @@ class Choice(NamedTuple):
     def __repr__(self) -> str:
         return one_line(self)
 
+    @property
+    def shown(self) -> list[Trial]:
+        """The chosen candidate, and each detector alone."""
+        return [t for place, t in enumerate(self.trials) if not place or len(t.parts) == 1]
+
     def _repr_html_(self) -> str:
-        """Return a row for each candidate."""
+        """Return a row for the chosen candidate and for each detector alone."""
         rows = [
             (" + ".join(trial.parts), trial.classes, *trial.made, trial.made_up)
-            for trial in self.trials
+            for trial in self.shown
         ]
         kinds = [f"{kind} unknowns" for kind in self.kinds]
         columns = ("candidate", "held-out classes", *kinds, "mean of the unknowns")
@@ -141,9 +138,9 @@ def detect(
     was. See :class:`~mahalens.detection.Detector` for what can be asked of the result:
     ``score(x)``, ``p_value(x)``, ``reject(x)``, ``explain(x)``, ``save(path)``.
 
-    ``method="auto"`` chooses among :data:`CANDIDATES`, detectors alone and combined, by known
-    samples alone: at most 8,000 of those not held out for the threshold, three quarters of them to
-    fit, the rest to judge (:class:`~mahalens.detection.layered.Judge`):
+    ``method="auto"`` chooses among the detectors in :data:`PARTS` and all averages of them, by
+    known samples alone: at most 8,000 of those not held out for the threshold, three quarters of
+    them to fit, the rest to judge (:class:`~mahalens.detection.layered.Judge`):
 
     1. With three classes or more, the classes are divided into three folds. In turn each fold is
        unknown: candidates are fitted without it, and judged by the AUROC of its samples against
@@ -153,7 +150,7 @@ def detect(
        last two, where features lie around 0 or differ much in length.
     3. Detectors below 0.8 on any kind of 2 are out, alone and combined. Of the candidates with
        0.97 or more on every kind of 2 the best one in 1 wins. Where there is none, or where there
-       are fewer than three classes, the best one in 2 wins, to two digits the first of equals.
+       are fewer than three classes, the best one in 2 wins, to two digits, of equals the simplest.
 
     ``detector.choice`` has the table of candidates and the reason.
 
@@ -225,7 +222,7 @@ def _makers(method: str, options: dict[str, Any]) -> list[tuple[str, dict[str, A
                 f'method "auto" chooses its options, but {", ".join(options)} was given; name a '
                 "method, or leave it out"
             )
-        return list(PARTS.values())
+        return [pair for centred in (False, True) for pair in _parts(centred).values()]
     if method not in METHODS or method == "layered":
         usual = ", ".join(name for name in METHODS if name != "layered")
         raise InputError(f'method is {method!r}; give "auto" or one of {usual}')
@@ -264,12 +261,24 @@ def _chosen(
     return detector.set_reject(rate)
 
 
+def _parts(centred: bool) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return :data:`PARTS`, for features that lie around 0 or elsewhere."""
+    if not centred:
+        return PARTS
+    plain = {"normalise": "none"}
+    return {
+        name: (method, {**options, **(plain if "normalise" in options else {})})
+        for name, (method, options) in PARTS.items()
+    }
+
+
 def choose(known: Known, *, seed: int = 0) -> Choice:
     """Choose a method and its options from known samples alone; see :func:`detect`."""
     judge = Judge(known, seed=seed)
+    parts = _parts(judge.centred)
     scores: dict[str, list[Scores]] = {}
     notes: dict[str, str] = {}
-    for name, (method, options) in PARTS.items():
+    for name, (method, options) in parts.items():
         try:
             _require_use(METHODS[method], known)
             scores[name] = judge.scores(partial(METHODS[method], **options))
@@ -278,12 +287,15 @@ def choose(known: Known, *, seed: int = 0) -> Choice:
     if not scores:
         raise InputError(f"no method can be fitted to these samples: {next(iter(notes.values()))}")
     trials = []
-    for parts in CANDIDATES:
-        if all(part in scores for part in parts):
-            areas = [area(task) for task in zip(*(scores[part] for part in parts), strict=True)]
-            folds, made = areas[: judge.folds], areas[judge.folds :]
-            trials.append(Trial(parts, sum(folds) / len(folds) if folds else None, tuple(made)))
-    return _best(tuple(trials), notes, judge.kinds)
+    for names in chain.from_iterable(combinations(scores, n + 1) for n in range(len(scores))):
+        areas = [area(task) for task in zip(*(scores[name] for name in names), strict=True)]
+        folds, made = areas[: judge.folds], areas[judge.folds :]
+        trials.append(Trial(names, sum(folds) / len(folds) if folds else None, tuple(made)))
+    best, reason = _best(trials)
+    pairs = [parts[name] for name in best.parts]
+    method, options = pairs[0] if len(pairs) == 1 else ("combined", {"parts": pairs})
+    others = (trial for trial in trials if trial is not best)
+    return Choice(method, options, reason, (best, *others), notes, judge.kinds)
 
 
 def _require_use(kind: type[Detector], known: Known) -> None:
@@ -293,19 +305,16 @@ def _require_use(kind: type[Detector], known: Known) -> None:
         raise InputError("there are several classes, which Mahalanobis tells apart")
 
 
-def _best(trials: tuple[Trial, ...], notes: dict[str, str], kinds: tuple[str, ...] = ()) -> Choice:
+def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
+    """Return the best candidate, and why it is."""
     alone = {trial.parts[0]: min(trial.made) for trial in trials if len(trial.parts) == 1}
-    useful = [t for t in trials if min(alone.get(part, 1.0) for part in t.parts) >= FAILED]
-    useful = useful or list(trials)
-    sound = [t for t in useful if min(t.made) >= SOUND] if useful[0].classes is not None else []
+    useful = [t for t in trials if min(alone[part] for part in t.parts) >= FAILED] or trials
+    sound = [t for t in useful if min(t.made) >= SOUND] if trials[0].classes is not None else []
     if sound:
         best = max(sound, key=lambda trial: trial.classes or 0.0)
     else:
         best = max(useful, key=lambda trial: trial.made_up)
-    pairs = [PARTS[part] for part in best.parts]
-    method, options = pairs[0] if len(pairs) == 1 else ("combined", {"parts": pairs})
     reason = f"{min(best.made):.3f} or more against made-up unknowns"
     if best.classes is not None:
         reason = f"{best.classes:.3f} with classes held out as unknown, {reason}"
-    reason = f"best of {len(trials)} candidates on known samples alone: AUROC {reason}"
-    return Choice(method, options, reason, trials, notes, kinds)
+    return best, f"best of {len(trials)} candidates on known samples alone: AUROC {reason}"

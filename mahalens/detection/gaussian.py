@@ -367,9 +367,9 @@ class LowRank(ClassGaussians):
         """Set axes and spreads of each class from the sample."""
         beta, rank = float(self.beta), min(self.options["rank"], known.width)
         floor = 1e-3 * float(moments.covariance.diagonal().mean())
-        rows = scaled(known.some.z, beta).double()
+        rows = known.some
         fits = [
-            self._class_of(rows[known.some.y == c] - moments.mean, rank, floor)
+            self._class_of(scaled(rows.z[rows.y == c], beta) - moments.mean, rank, floor)
             for c in range(len(known.classes))
         ]
         means, axes, spheres, volumes = (torch.stack(parts) for parts in zip(*fits, strict=True))

@@ -68,7 +68,9 @@ class Judge:
         count = len(known.classes) if known.labelled else 0
         classes = torch.randperm(count, generator=generator)
         self._folds = [classes[fold::FOLDS] for fold in range(FOLDS if count >= FOLDS else 0)]
-        self._made = _made(self._rest, generator)
+        self.centred = _is_centred(rows.z[order])
+        """Whether features lie around 0, so that their length says nothing."""
+        self._made = _made(self._rest, self.centred, generator)
         self.kinds = tuple(self._made)
 
     @property
@@ -117,7 +119,11 @@ def area(task: Sequence[Scores]) -> float:
     return auroc(*sums)
 
 
-def _made(rows: Rows, generator: torch.Generator) -> dict[str, Rows]:
+def _is_centred(z: Tensor) -> bool:
+    return float(z.mean(0).square().sum() / z.square().sum(1).mean().clamp(min=1e-30)) < CENTRED
+
+
+def _made(rows: Rows, centred: bool, generator: torch.Generator) -> dict[str, Rows]:
     """Return made-up features by kind."""
     z = rows.z
     order = torch.rand(z.shape, generator=generator).argsort(0)
@@ -125,7 +131,6 @@ def _made(rows: Rows, generator: torch.Generator) -> dict[str, Rows]:
     lengths = torch.linalg.vector_norm(z, dim=1).clamp(min=1e-30)
     logarithms, mean = lengths.log(), z.mean(0)
     spread = float(logarithms.std(correction=0))
-    centred = float(mean.square().sum() / lengths.square().mean()) < CENTRED
     if spread > STEADY or centred:
         noise = torch.randn(z.shape, generator=generator).to(z)
         noise *= z.std(0, correction=0)

@@ -109,8 +109,8 @@ def _line(result: MethodResult, is_chosen: bool, record: DetectionRecord) -> tup
 
 
 def candidates_table(detector: Detector) -> Table:
-    """Return the table of candidates that a choice was made from, which may be empty."""
-    trials = () if detector.choice is None else detector.choice.trials
+    """Return the chosen candidate beside each detector alone; empty if there was no choice."""
+    trials = () if detector.choice is None else detector.choice.shown
     heads = ("candidate", "classes held out", "made-up unknowns")
     lines = tuple(
         (
@@ -120,7 +120,7 @@ def candidates_table(detector: Detector) -> Table:
         )
         for trial in trials
     )
-    notes = ("AUROC on known samples alone, which decided.",)
+    notes = ("AUROC on known samples alone, which decided: the chosen one, and each part alone.",)
     return Table("Candidates", tuple(Column(h, h == "candidate") for h in heads), lines, notes)
 
 

@@ -41,7 +41,7 @@ def test_auto_says_what_it_chose_from(cli, here):
     assert "AUROC" in outcome.out.splitlines()[-1]
     page = (here / "found" / "report.html").read_text()
     assert "Candidates" in page
-    assert "mahalanobis + neighbours" in page
+    assert "plain mahalanobis" in page
 
 
 @pytest.mark.parametrize("model", [[], ["detect_nets:net"]], ids=["features", "network"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -76,12 +76,35 @@ def test_rules_of_the_choice() -> None:
     near, nearer = Trial(("neighbours",), 0.8, good), Trial(("mahalanobis",), 0.85, good)
     both = Trial(("relative", "energy"), 0.97, good)
     pair = Trial(("mahalanobis", "relative"), 0.9, good)
-    assert _best((blind, weak, near, nearer, both), {}).method == "mahalanobis"
-    assert _best((blind, weak, near, nearer, both, pair), {}).options["parts"][1][0] == "relative"
-    assert _best((blind, weak), {}).method == "relative"  # nothing is sound
-    assert _best((blind,), {}).method == "energy"  # better than nothing
+    assert _best((blind, weak, near, nearer, both))[0] is nearer
+    assert _best((blind, weak, near, nearer, both, pair))[0] is pair
+    assert _best((blind, weak))[0] is weak  # nothing is sound
+    assert _best((blind,))[0] is blind  # better than nothing
     first, second = near._replace(classes=None), nearer._replace(classes=None, made=(0.992,) * 3)
-    assert _best((first, second), {}).method == "neighbours"  # equal to two digits
+    assert _best((first, second))[0] is first  # equal to two digits
+
+
+def test_every_average_is_a_candidate_and_the_chosen_one_comes_first() -> None:
+    x, y, _, _ = digits()
+    choice = mahalens.detect_features(x, y).choice
+    tried = set(PARTS) - set(choice.notes)
+    assert set(choice.notes) == {"marginal"}
+    assert len({frozenset(trial.parts) for trial in choice.trials}) == 2 ** len(tried) - 1
+    # Pixels of a digit lie near a plane of its own.
+    assert (choice.method, choice.trials[0].parts) == ("low-rank", ("low-rank",))
+    assert {trial.parts for trial in choice.shown} == {(part,) for part in tried}
+
+
+def test_lengths_are_left_alone_where_features_lie_around_0() -> None:
+    """At length 1 the flowers of a third kind are more like the other two than these are."""
+    z, y = (torch.tensor(part) for part in load_iris(return_X_y=True))
+    known = y > 0
+    z = (z - z[known].mean(0)) / z[known].std(0)
+    detector = mahalens.detect_features(z[known], y[known], hold_out=0.4)
+    options = detector.choice.options
+    for _, own in options.get("parts", [("", options)]):
+        assert own.get("normalise", "none") == "none"
+    assert auroc(detector.score_features(z[known]), detector.score_features(z[~known])) > 0.95
 
 
 @pytest.mark.parametrize("labels", ["none", "one class", "two classes"])

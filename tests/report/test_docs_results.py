@@ -56,6 +56,17 @@ def test_some_models_and_metrics_in_their_order(results: Print, tmp_path: Path) 
     assert "| plain | " in results("--show", "results", run)
 
 
+def test_a_line_per_variant(results: Print, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    lines = results("--show", "by-variant", "--metrics", "loss,accuracy", run).splitlines()
+    assert lines.count("| Data | plain | bent | round |") == 2
+    assert "**accuracy**" in lines
+    assert sum(line.startswith(("| Iris | ", "| Wine | ")) for line in lines) == 4
+    one = results("--show", "by-variant", "--models", "bent", "--metrics", "loss,accuracy", run)
+    assert "| Data | loss | accuracy |" in one
+    assert next(line for line in lines if "Iris" in line).split(" | ")[2] in one
+
+
 def test_a_run_without_variants_has_reasons(results: Print, tmp_path: Path) -> None:
     text = results(write_run(tmp_path / "run", WITHOUT_VARIANTS))
     assert "| Claim | Verdict | Published | Why |" in text
