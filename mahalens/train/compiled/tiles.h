@@ -76,21 +76,28 @@ tile(const Shape &shape, const real *left, const real *right, const real *start,
         for (int v = 0; v < VECS; v++) V::store(out + i * shape.out_step + v * lanes, total[i][v]);
 }
 
-// The same for any number of rows. Tiles of one or two rows would leave most of the processor idle,
-// so the last seven or eight rows are shared out evenly.
+// The same for any number of rows. Wide vectors leave room for twelve rows, narrow ones for six. Tiles
+// of one or two rows would leave most of the processor idle, so the last rows are shared out evenly.
+static const int MOST_ROWS = WIDE == 64 ? 12 : 6;
+
+static inline count tile_rows(count left) {
+    return left <= MOST_ROWS ? left : left < MOST_ROWS + 3 ? (left + 1) / 2 : MOST_ROWS;
+}
+
+template <class real, int VECS, bool UNIT, bool START, int ROWS = MOST_ROWS>
+static inline __attribute__((always_inline)) void
+tile_of(count rows, const Shape &shape, const real *left, const real *right, const real *start, real *out) {
+    if constexpr (ROWS == 1) tile<real, 1, VECS, UNIT, START>(shape, left, right, start, out);
+    else if (rows == ROWS) tile<real, ROWS, VECS, UNIT, START>(shape, left, right, start, out);
+    else tile_of<real, VECS, UNIT, START, ROWS - 1>(rows, shape, left, right, start, out);
+}
+
 template <class real, int VECS, bool UNIT, bool START>
 static __attribute__((noinline)) void tiles(count rows, const Shape &shape, const real *left,
                                             const real *right, const real *start, real *out) {
     while (rows > 0) {
-        const count some = rows == 7 || rows == 8 ? 4 : rows < 6 ? rows : 6;
-        switch (some) {
-        case 6: tile<real, 6, VECS, UNIT, START>(shape, left, right, start, out); break;
-        case 5: tile<real, 5, VECS, UNIT, START>(shape, left, right, start, out); break;
-        case 4: tile<real, 4, VECS, UNIT, START>(shape, left, right, start, out); break;
-        case 3: tile<real, 3, VECS, UNIT, START>(shape, left, right, start, out); break;
-        case 2: tile<real, 2, VECS, UNIT, START>(shape, left, right, start, out); break;
-        default: tile<real, 1, VECS, UNIT, START>(shape, left, right, start, out);
-        }
+        const count some = tile_rows(rows);
+        tile_of<real, VECS, UNIT, START>(some, shape, left, right, start, out);
         rows -= some, left += some * shape.step, out += some * shape.out_step;
         if (START) start += some * shape.start_step;
     }
