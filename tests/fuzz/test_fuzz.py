@@ -44,6 +44,11 @@ SMALL: dict[str, str] = {
     "run hybrid": "--data iris --epochs 2 --trials 1 --models abs-0 --workers 1",
     "run activations": "--data digits --epochs 2 --trials 1 --train-size 50 --workers 1",
     "run transfer": "--data iris --epochs 2 --trials 1 --workers 1",
+    "run pixels": "--network relu --epochs 2 --trials 1 --train-size 50 --workers 1",
+    "run mechanisms": "--models relu --pixels raw --epochs 2 --trials 1 --train-size 50",
+    "run penalties": "--data iris --models abs-none --epochs 2 --trials 1 --workers 1",
+    "run clusters": "--data 2d-apart-round --models abs-classes --epochs 2 --trials 1",
+    "run detect": "--data iris --models mahalanobis --trials 1",
     "audit": "nets:make --data digits --limit 20",
     "data fetch": "digits",
 }
