@@ -69,7 +69,7 @@ class Judge:
         classes = torch.randperm(count, generator=generator)
         self._folds = [classes[fold::FOLDS] for fold in range(FOLDS if count >= FOLDS else 0)]
         self.centred = _is_centred(rows.z[order])
-        """Whether features lie around 0, so that their length says nothing."""
+        """True if features lie around 0, where their length says nothing."""
         self._made = _made(self._rest, self.centred, generator)
         self.kinds = tuple(self._made)
 
