@@ -6,12 +6,13 @@ from .choose import Choice as Choice
 from .choose import Trial as Trial
 from .choose import detect as detect
 from .choose import detect_features as detect_features
-from .gaussian import ClassGaussians as ClassGaussians
-from .gaussian import LowRank as LowRank
-from .gaussian import Mahalanobis as Mahalanobis
-from .gaussian import MahaVar as MahaVar
-from .gaussian import Marginal as Marginal
-from .gaussian import Relative as Relative
+from .distances import ClassGaussians as ClassGaussians
+from .distances import LowRank as LowRank
+from .distances import Mahalanobis as Mahalanobis
+from .distances import MahaVar as MahaVar
+from .distances import Marginal as Marginal
+from .distances import Neighbours as Neighbours
+from .distances import Relative as Relative
 from .layered import Combined as Combined
 from .layered import Layered as Layered
 from .logits import GEN as GEN
@@ -28,5 +29,4 @@ from .metrics import auroc as auroc
 from .metrics import compare_separation as compare_separation
 from .metrics import fpr_at as fpr_at
 from .metrics import separation as separation
-from .neighbours import Neighbours as Neighbours
 from .threshold import Calibration as Calibration

@@ -12,19 +12,19 @@ from torch import nn
 
 from mahalens._show import one_line, table_html
 from mahalens.detection.base import Detector, gathered
-from mahalens.detection.features import Source
-from mahalens.detection.gaussian import (
+from mahalens.detection.distances import (
     ClassGaussians,
     LowRank,
     Mahalanobis,
     MahaVar,
     Marginal,
+    Neighbours,
     Relative,
 )
+from mahalens.detection.features import Source
 from mahalens.detection.known import Gatherer, Known, Wanted
 from mahalens.detection.layered import Combined, Judge, Layered, Scores, area
 from mahalens.detection.logits import GEN, Energy, MaxLogit, MaxSoftmax, ViM
-from mahalens.detection.neighbours import Neighbours
 from mahalens.detection.threshold import check_rate, require_enough
 from mahalens.errors import InputError
 
