@@ -68,6 +68,10 @@ origin means something, such as that no unit is active, not of those whose mean 
 FAILED, SOUND = 0.8, 0.97
 """AUROC against made-up unknowns: below the first a part is useless, from the second on sound."""
 
+MARGIN = 0.05
+"""Candidates are equals up to so many √(a (1 − a)) below the best AUROC a: about the standard error
+of a with 400 samples, and less than other held-out classes would change it by."""
+
 
 class Trial(NamedTuple):
     """The AUROC of a candidate on known samples alone.
@@ -153,11 +157,12 @@ def detect(
     2. Candidates fitted to all classes are judged by the AUROC of made-up unknowns: features with
        every column shuffled, the same shorter, the same longer; or noise far away in place of the
        last two, where features lie around 0 or differ much in length.
-    3. Detectors below 0.8 on any kind of 2 are out, alone and combined. Of the candidates with
-       0.97 or more on every kind of 2 the one wins that is best where it is worst, over all folds
-       of 1 and kinds of 2, to three digits: what is unknown tomorrow may be like any of them.
+    3. Detectors below 0.8 on any kind of 2 are out, alone and combined. Candidates with 0.97 or
+       more on every kind of 2 are compared where they are worst, over all folds of 1 and kinds of
+       2: what is unknown tomorrow may be like any of them. Of those within 0.05 √(a (1 − a)) of
+       the best, a, the average of most detectors wins: it depends least on the tasks.
        Where there is none, or where there are fewer than three classes, the best one in 2 wins, to
-       two digits. Of equals the simplest wins.
+       two digits; of equals the simplest.
 
     ``detector.choice`` has the table of candidates and the reason.
 
@@ -318,10 +323,13 @@ def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
     useful = [t for t in trials if min(alone[part] for part in t.parts) >= FAILED] or trials
     sound = [t for t in useful if min(t.made) >= SOUND] if trials[0].classes is not None else []
     if sound:
-        best = max(sound, key=lambda trial: trial.worst)
+        most = max(trial.worst for trial in sound)
+        least = most - MARGIN * (most * (1 - most)) ** 0.5
+        equals = [trial for trial in sound if trial.worst >= least]
+        best = max(equals, key=lambda trial: (len(trial.parts), trial.worst))
     else:
         best = max(useful, key=lambda trial: trial.made_up)
     reason = f"{min(best.made):.3f} or more against made-up unknowns"
     if best.classes is not None:
         reason = f"{best.classes:.3f} or more with classes held out as unknown, {reason}"
-    return best, f"best of {len(trials)} candidates on known samples alone: AUROC {reason}"
+    return best, f"chosen from {len(trials)} candidates by known samples alone: AUROC {reason}"

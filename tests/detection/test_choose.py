@@ -78,6 +78,10 @@ def test_rules_of_the_choice() -> None:
     pair = Trial(("mahalanobis", "relative"), 0.9, good)
     assert _best((blind, weak, near, nearer, both))[0] is nearer
     assert _best((blind, weak, near, nearer, both, pair))[0] is pair
+    # 0.05 √(0.85 · 0.15) = 0.018: nearly as good, and less at the mercy of the tasks
+    close, less = pair._replace(classes=0.833), pair._replace(classes=0.831)
+    assert _best((near, nearer, weak, close))[0] is close
+    assert _best((near, nearer, weak, less))[0] is nearer
     assert _best((blind, weak))[0] is weak  # nothing is sound
     assert _best((blind,))[0] is blind  # better than nothing
     first, second = near._replace(classes=None), nearer._replace(classes=None, made=(0.992,) * 3)
