@@ -179,7 +179,7 @@ class Combined(Detector):
     scales: Tensor
 
     def __init__(self, parts: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        if isinstance(parts, str) or any(isinstance(p, str) or len(p) != 2 for p in parts):
+        if any(isinstance(part, str) or len(part) != 2 for part in parts):
             raise InputError(f"parts are {parts!r}; give pairs of a method and its options")
         pairs = [(method, dict(options)) for method, options in parts]
         super().__init__(parts=pairs)
