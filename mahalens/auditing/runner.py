@@ -84,6 +84,16 @@ def _put_back(module: nn.Module, plain: dict[str, Any], tables: dict[str, dict[s
             table.update(entries)
 
 
+def model_failure(inputs: Any, error: Exception) -> InputError:
+    """Return the error to raise where a model fails on some inputs."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    shapes = ", ".join(str(list(t.shape)) for t in tensors_in(inputs))
+    return InputError(
+        f"the model fails on the data, a batch of shape {shapes}: {reason}; check that the model "
+        f"takes such inputs"
+    )
+
+
 Forward = Callable[..., Any]
 
 
@@ -141,12 +151,7 @@ class Runner:
         except Exception as error:
             if tracer.fault is error:
                 raise
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            shapes = ", ".join(str(list(t.shape)) for t in tensors_in((args, kwargs)))
-            raise InputError(
-                f"the model fails on the data, a batch of shape {shapes}: {reason}; check that "
-                f"the model takes such inputs"
-            ) from error
+            raise model_failure((args, kwargs), error) from error
 
     def survey(self, batch: Batch, whole: bool = False) -> tuple[dict[str, Site], dict[str, str]]:
         """Return the layers in order of first use, and those that cannot be read, with reasons.

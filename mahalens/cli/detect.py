@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from mahalens.data.dataset import Samples
     from mahalens.detection.record import Features
-
-_NO_MODEL = "features in the file"
 
 
 @click.command()
@@ -86,10 +85,10 @@ def detect(model: str | None, trust: bool, weights: Path | None, out: Path, **op
 def _detect(
     spec: str | None, trust: bool, weights: Path | None, out: Path, options: dict[str, Any]
 ) -> None:
-    from mahalens.detection.record import try_detector
+    from mahalens.detection.record import NO_MODEL, try_detector
     from mahalens.report.detection import methods_table, write_detection
 
-    with Display(quiet=options["quiet"]) as display, running_user_code(spec or _NO_MODEL):
+    with Display(quiet=options["quiet"]) as display, running_user_code(spec or NO_MODEL):
         known = _load(options["data"], options)
         unknown = None if options["unknown"] is None else _load(options["unknown"], options)
         reader = _Reader(spec, weights, trust, known, options)
@@ -110,7 +109,8 @@ def _detect(
             classes=known.classes,
             notes=tuple(reader.notes),
         )
-        detector.layer = (reader.layer,)
+        if reader.source is not None:
+            detector.bind(reader.source)
         pictures = _pictures(known, unknown, scores)
         page = write_detection(out, detector, record, scores, pictures)
     if not options["quiet"] and strange is not None:
@@ -147,11 +147,12 @@ class _Reader:
         from mahalens.auditing.load import load_fitting, shapes_to_try
         from mahalens.data.backbones import BACKBONES
         from mahalens.detection.features import Source
+        from mahalens.detection.record import NO_MODEL
 
         self.notes: list[str] = []
         self.source: Source | None = None
         self.shape: tuple[int, ...] | None = None
-        self.name = spec or _NO_MODEL
+        self.name = spec or NO_MODEL
         if spec is None:
             return
         layers = None if options["layer"] is None else [options["layer"]]
@@ -184,6 +185,12 @@ class _Reader:
         if self.shape is None:  # a pretrained network, which takes images of any size
             x = samples.reshaped(_channels_first(samples)).x
         else:
+            if math.prod(samples.shape) != math.prod(self.shape):
+                raise InputError(
+                    f"samples have shape {list(samples.shape)}, but the model takes "
+                    f"{list(self.shape)}; give samples of that shape (--image-size H,W resizes "
+                    "images)"
+                )
             x = self.cast(samples.reshaped(self.shape).x)
         readings = list(self.source.read(x))
         logits = [reading.logits for reading in readings if reading.logits is not None]

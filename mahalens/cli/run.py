@@ -325,9 +325,7 @@ def pool(folders: tuple[Path, ...], out: Path, force: bool, quiet: bool) -> None
 
         pool_runs(folders, out, force=force, command=shlex.join(["mahalens", *sys.argv[1:]]))
         page = build_report(out)
-    if not quiet:
-        _print_results(out)
-    click.echo(f"report: {printable(page)}")
+    _print_results(out, page, quiet=quiet)
 
 
 @contextmanager
@@ -376,17 +374,24 @@ def finish(study: Study[Any], folder: RunFolder, *, quiet: bool, **where: Any) -
         raise Interrupted(
             f"stopped; go on with: mahalens run --resume {shlex.quote(str(folder.path))}"
         ) from None
-    if not quiet:
-        _print_results(folder.path)
-    click.echo(f"report: {printable(page)}")
+    _print_results(folder.path, page, quiet=quiet)
 
 
-def _print_results(path: Path) -> None:
+def _print_results(path: Path, page: Path, *, quiet: bool) -> None:
+    """Print the results and where the report is; advice for the user's data comes last."""
     from mahalens.report.records import load_run
-    from mahalens.report.run_tables import answer, run_tables
+    from mahalens.report.run_tables import advice, answer, run_tables
 
+    if quiet:
+        click.echo(f"report: {printable(page)}")
+        return
     records = load_run(path)
-    for sentence in (records.study.question, *answer(records), ""):
+    last = advice(records)
+    first = (sentence for sentence in answer(records) if sentence not in last)
+    for sentence in (records.study.question, *first, ""):
         click.echo(printable(sentence))
     for table in run_tables(path.name, records):
         table.show()
+    click.echo(f"report: {printable(page)}")
+    for sentence in last:
+        click.echo(printable(sentence))

@@ -7,9 +7,10 @@
 ``neighbours``   :class:`Neighbours`: distance to the nearest known samples
 ``logits``       :class:`Energy`, :class:`MaxSoftmax`, :class:`MaxLogit`, :class:`GEN`,
                  :class:`ViM`: what a classifier's logits say
-``layered``      :class:`Combined`, :class:`Layered`: several detectors or layers as one
+``layered``      :class:`Combined`, :class:`Layered`: several detectors or layers as one;
+                 judging detectors by known samples alone
 ``choose``       :func:`detect`, :func:`detect_features`: the best method for some known samples
-``judge``        judging detectors by known samples alone
+``record``       a detector tried on a user's data
 ``known``        known samples, gathered in one pass with bounded memory
 ``features``     features and logits of a model's samples
 ``metrics``      AUROC and its relatives, with intervals and paired tests

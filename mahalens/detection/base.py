@@ -41,7 +41,8 @@ class Explanation(NamedTuple):
     ``score`` [N]; ``distance`` [N] to that class (the score, where a method has no distances);
     ``p_value`` [N]: the share of known samples that are as unusual; ``reject`` [N]; ``layer``: for
     each sample the layer where it is most unusual; ``direction`` [N, D]: of length 1, along which
-    the features of that layer would become unusual fastest.
+    the features of that layer would become unusual fastest (of several layers side by side, 0 in
+    the columns of the others).
     """
 
     label: Tensor
@@ -79,6 +80,7 @@ class Detector(nn.Module):
         self.options = options
         self.calibration: Calibration | None = None
         self.layer: tuple[str, ...] = ("features",)
+        self._named = False  # whether layer has names of modules
         self.choice: Any = None
         object.__setattr__(self, "_source", None)  # a model is not part of its detector
 
@@ -167,7 +169,7 @@ class Detector(nn.Module):
 
     def bind(self, source: Source) -> Self:
         """Take the features of new samples from this source."""
-        self.layer = source.names
+        self.layer, self._named = source.names, source.layers is not None
         object.__setattr__(self, "_source", source)
         return self
 
@@ -177,6 +179,11 @@ class Detector(nn.Module):
             raise InputError(
                 f"the known samples have {len(known.classes)} class, but "
                 f"{type(self).__name__} compares classes; use Marginal or Neighbours"
+            )
+        if self.needs_labels and len(known.classes) > 1 and int(known.counts.max()) == 1:
+            raise InputError(
+                f"each of {len(known.classes)} samples has a label of its own; give labels of "
+                "classes with several samples, or use Marginal or Neighbours"
             )
         if known.sample is not None and bool((known.sample.z == known.sample.z[0]).all()):
             raise InputError(CONSTANT)
@@ -320,10 +327,8 @@ class Detector(nn.Module):
     def attach(self, model: nn.Module) -> Self:
         """Take the features from this model; after :meth:`load`, which does not load a model."""
         self._require_fit()
-        first = self.layer[0]
-        usual = first in ("features", "output") or first.startswith(BEFORE)
-        named = None if usual else list(self.layer)
-        object.__setattr__(self, "_source", Source(model, named))
+        source = Source(model, list(self.layer) if self._named else None)
+        object.__setattr__(self, "_source", source)
         return self
 
     def _read(self, x: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -386,7 +391,12 @@ class Detector(nn.Module):
 
         self._require_fit()
         tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
-        written = {"method": self.method, "options": self.options, "layer": self.layer}
+        written = {
+            "method": self.method,
+            "options": self.options,
+            "layer": self.layer,
+            "named": self._named,
+        }
         with replacing(Path(path)) as temporary:
             save_file(tensors, temporary, {_KEY: json.dumps(written)})
 
@@ -408,6 +418,9 @@ class Detector(nn.Module):
             raise InputError(f"{path}: is not a detector; give a file that Detector.save wrote")
         detector = METHODS[written["method"]](**written["options"])
         detector.layer = tuple(written["layer"])
+        first = detector.layer[0]  # files of earlier versions have only this
+        usual = first in ("features", "output") or first.startswith(BEFORE)
+        detector._named = written.get("named", not usual)
         detector.load_state_dict(tensors)
         return detector
 

@@ -65,6 +65,9 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 origin means something, such as that no unit is active, not of those whose mean was moved there.
 """
 
+NAMED = "the caller named it"
+"""The reason of a choice that was none."""
+
 FAILED, SOUND = 0.8, 0.97
 """AUROC against made-up unknowns: below the first a part is useless, from the second on sound."""
 
@@ -235,9 +238,16 @@ def _makers(method: str, options: dict[str, Any]) -> list[tuple[str, dict[str, A
                 "method, or leave it out"
             )
         return [pair for centred in (False, True) for pair in _parts(centred).values()]
-    if method not in METHODS or method == "layered":
+    if not isinstance(method, str) or method not in METHODS or method == "layered":
         usual = ", ".join(name for name in METHODS if name != "layered")
         raise InputError(f'method is {method!r}; give "auto" or one of {usual}')
+    try:
+        METHODS[method](**options)
+    except TypeError as error:  # an option that is missing, or that the method does not have
+        name, reason = METHODS[method].__name__, str(error).partition("() ")[2]
+        raise InputError(
+            f"method {method!r}: {reason}; see help(mahalens.detection.{name})"
+        ) from None
     return [(method, options)]
 
 
@@ -263,7 +273,7 @@ def _chosen(
     held = len(known.held)
     require_enough(held, rate, held + int(known.counts.sum()))
     name, options = makers[0]
-    choice = Choice(name, options, "the caller named it", (), {})
+    choice = Choice(name, options, NAMED, (), {})
     if method == "auto":
         choice = choose(known, seed=seed)
     detector = METHODS[choice.method](**choice.options)
@@ -293,7 +303,7 @@ def choose(known: Known, *, seed: int = 0) -> Choice:
     for name, (method, options) in parts.items():
         try:
             _require_use(METHODS[method], known)
-            scores[name] = judge.scores(partial(METHODS[method], **options))
+            scores[name] = _require_numbers(judge.scores(partial(METHODS[method], **options)))
         except InputError as error:
             notes[name] = str(error)
     if not scores:
@@ -315,6 +325,14 @@ def _require_use(kind: type[Detector], known: Known) -> None:
         raise InputError("there are no labels")
     if kind is Marginal and len(known.classes) > 1:
         raise InputError("there are several classes, which Mahalanobis tells apart")
+
+
+def _require_numbers(tasks: list[Scores]) -> list[Scores]:
+    if not all(bool(side.isfinite().all()) for task in tasks for side in task):
+        raise InputError(
+            "its scores are not finite numbers; give features that vary within classes"
+        )
+    return tasks
 
 
 def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:

@@ -35,16 +35,20 @@ class _Gaussian(Detector):
         normalise: str | float = "auto",
         shrinkage: str | float = "auto",
         rank: int | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(normalise=normalise, shrinkage=shrinkage, rank=rank, **options)
-        self._betas = betas_of(normalise)
+        betas = betas_of(normalise)
         if shrinkage != "auto" and not (is_number(shrinkage) and 0 <= float(shrinkage) <= 1):
             raise InputError(
                 f'shrinkage is {shrinkage!r}; give "auto" or a share from 0 (none) to 1 (a sphere)'
             )
-        if rank is not None and (not isinstance(rank, int) or rank < 1):
+        if rank is not None and (not is_number(rank) or rank < 1 or rank != int(rank)):
             raise InputError(f"rank is {rank!r}; give a whole number of at least 1, or None")
+        super().__init__(
+            normalise=normalise if isinstance(normalise, str) else float(normalise),
+            shrinkage=shrinkage if isinstance(shrinkage, str) else float(shrinkage),
+            rank=None if rank is None else int(rank),
+        )
+        self._betas = betas
 
     @property
     def wanted(self) -> Wanted:
@@ -156,7 +160,8 @@ class MahaVar(Mahalanobis):
     def __init__(self, *, weight: float = 1.0, **options: Any) -> None:
         if not is_number(weight) or not math.isfinite(weight):
             raise InputError(f"weight is {weight!r}; give a number, such as 1")
-        super().__init__(weight=float(weight), **options)
+        super().__init__(**options)
+        self.options["weight"] = float(weight)
 
     def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the score and the place of the nearest class."""
@@ -292,7 +297,7 @@ class ClassGaussians(_Gaussian):
     def settle_for(self, known: Known, moments: Moments) -> None:
         """Set a whitening for each class."""
         counts = moments.counts.tolist()
-        floor = 1e-3 * float(moments.covariance.diagonal().mean())  # for classes without spread
+        floor = _least_variance(moments)
         covariances = [
             self.covariance_of(covariance, round(count))
             if float(covariance.diagonal().mean()) > floor
@@ -367,7 +372,7 @@ class LowRank(ClassGaussians):
     def settle_for(self, known: Known, moments: Moments) -> None:
         """Set axes and spreads of each class from the sample."""
         beta, rank = float(self.beta), min(self.options["rank"], known.width)
-        floor = 1e-3 * float(moments.covariance.diagonal().mean())
+        floor = _least_variance(moments)
         rows = known.some
         fits = [
             self._class_of(scaled(rows.z[rows.y == c], beta) - moments.mean, rank, floor)
@@ -419,6 +424,12 @@ class LowRank(ClassGaussians):
 
 
 # --- Covariances ------------------------------------------------------------------------------
+
+
+def _least_variance(moments: Moments) -> float:
+    """Return the mean variance that a class has at least, also if no class has any spread."""
+    within, between = (float(c.diagonal().mean()) for c in (moments.covariance, moments.between))
+    return 1e-3 * max(within, 1e-6 * between)
 
 
 def choose_beta(known: Known, betas: tuple[float, ...]) -> float:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.auditing.batches import Batch, DataBatches
-from mahalens.auditing.runner import untouched
+from mahalens.auditing.runner import model_failure, untouched
 from mahalens.auditing.trace import tensors_in
-from mahalens.errors import InputError
+from mahalens.errors import InputError, MahalensError
 
 BATCH = 256
 """Samples per batch where the data comes as tensors."""
@@ -95,9 +95,13 @@ class Source:
         watched = {m for m in names if isinstance(m, nn.Linear)}
         watched |= {modules[name] for name in self.layers or ()}
         hooks = [module.register_forward_hook(see) for module in watched]
+        args, kwargs = self._fitted((batch.args, batch.kwargs))
         try:
-            args, kwargs = self._fitted((batch.args, batch.kwargs))
             output = next(iter(tensors_in(_logits_of(self.model(*args, **kwargs)))), None)
+        except MahalensError:
+            raise
+        except Exception as error:
+            raise model_failure((args, kwargs), error) from error
         finally:
             for hook in hooks:
                 hook.remove()

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
+from mahalens.geometry._checks import require_count
 
 BETAS = (0.0, 0.5, 1.0)
 """Exponents of the normalisation that ``normalise="auto"`` chooses from."""
@@ -86,7 +88,7 @@ def root(squares: Tensor) -> Tensor:
 
 def is_number(value: object) -> bool:
     """Return whether a value is a real number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -355,6 +357,7 @@ class Gatherer:
         self.moments = {
             beta: Moments(beta, per_class=wanted.per_class and labelled) for beta in wanted.betas
         }
+        require_count("seed", seed, 0)
         self._random = np.random.default_rng(seed)
         self._held = Reservoir(MOST_HELD_OUT, balanced=False)
         self._sample: Reservoir | None = None
@@ -470,11 +473,14 @@ def tensor_of(value: Any, name: str) -> Tensor:
     """Return an array, a list or a tensor as a tensor."""
     if isinstance(value, Tensor):
         return value.detach()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InputError(f"{name} are rows of different lengths; give rows of one length") from None
     if array.dtype.kind not in "biufc":
+        hint = " (np.unique(names, return_inverse=True) numbers the names of classes)"
         raise InputError(
-            f"{name} have type {array.dtype}; give numbers (np.unique(names, return_inverse=True) "
-            "numbers the names of classes)"
+            f"{name} have type {array.dtype}; give numbers{hint if name == 'labels' else ''}"
         )
     return torch.as_tensor(array)
 
@@ -504,14 +510,18 @@ def check_features(
             f"there are {rows} samples but {len(z)} rows of {name}; give one per sample"
         )
     z = z if z.dtype == torch.float64 else z.float()
-    # The sum is one quick pass, and finite for all but faulty (or enormous) numbers.
-    if z.numel() and not math.isfinite(float(z.sum())):
+    # The length is one quick pass, and finite for all but faulty or enormous numbers.
+    if z.numel() and not math.isfinite(float(torch.linalg.vector_norm(z))):
         bad = (~z.isfinite()).any(1)
+        faults, remedy = "have NaN or infinite values", "remove or repair them"
+        if not bool(bad.any()):
+            bad = ~torch.linalg.vector_norm(z, dim=1).isfinite()
+            faults = f"are so long that {str(z.dtype)[6:]} cannot hold the square of their length"
+            remedy = f"divide all {name} by a constant"
         if bool(bad.any()):
             where = first + int(bad.nonzero()[0])
             raise InputError(
-                f"{int(bad.sum())} of {len(z)} rows of {name} have NaN or infinite values, first "
-                f"row {where}; remove or repair them"
+                f"{int(bad.sum())} of {len(z)} rows of {name} {faults}, first row {where}; {remedy}"
             )
     checked: Tensor = z
     return checked
@@ -521,8 +531,8 @@ def check_labels(y: Any, count: int) -> Tensor:
     """Return labels [N] as int64 on the CPU."""
     if y is None:
         raise InputError(
-            "this method needs labels; give y [N] (or a loader of (x, y) batches), or use "
-            "Marginal or Neighbours, which need none"
+            "this method needs labels; give whole numbers y [N] (or a loader of (x, y) batches), "
+            "or use Marginal or Neighbours, which need none"
         )
     y = tensor_of(y, "labels").cpu()
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.ndim != 1:

@@ -179,6 +179,8 @@ class Combined(Detector):
     scales: Tensor
 
     def __init__(self, parts: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        if any(isinstance(part, str) or len(part) != 2 for part in parts):
+            raise InputError(f"parts are {parts!r}; give pairs of a method and its options")
         pairs = [(method, dict(options)) for method, options in parts]
         super().__init__(parts=pairs)
         self._build([_maker(method, options) for method, options in pairs])
@@ -348,8 +350,15 @@ class Layered(Combined):
         with torch.no_grad():
             scores = self._blocked(lambda *some: self.standardised(*some)[0], z, logits)
         scores = torch.where(self.weights > 0, scores, -torch.inf)
-        names = [self.options["layers"][k] for k in scores.argmax(1).tolist()]
-        return seen._replace(layer=tuple(names))
+        places = scores.argmax(1)
+        names = [self.options["layers"][k] for k in places.tolist()]
+        owners = (
+            torch.arange(len(self.widths)).repeat_interleave(self.widths.cpu()).to(places.device)
+        )
+        direction = seen.direction * (owners == places[:, None])
+        return seen._replace(
+            layer=tuple(names), direction=nn.functional.normalize(direction, dim=1)
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load what ``state_dict`` of a detector with the same options returned."""

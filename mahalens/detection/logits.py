@@ -59,6 +59,11 @@ class _Logits(Detector):
             return z.to(self.weight.dtype) @ self.weight + self.bias
         if logits is None:
             raise InputError("this detector was fitted with logits; give logits= here too")
+        if logits.shape[1] != len(self.classes):
+            raise InputError(
+                f"logits have {logits.shape[1]} columns, but the detector was fitted to "
+                f"{len(self.classes)}; give logits of the same layer"
+            )
         return logits
 
     def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:

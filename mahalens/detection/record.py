@@ -10,10 +10,13 @@ from torch import Tensor
 
 from mahalens._show import Shown, cut, table_html
 from mahalens.detection.base import Detector
-from mahalens.detection.choose import METHODS, detect_features
+from mahalens.detection.choose import METHODS, NAMED, detect_features
 from mahalens.detection.metrics import Separation, separation
 from mahalens.errors import InputError
 from mahalens.stats.summaries import Proportion, proportion
+
+NO_MODEL = "features in the file"
+"""The model of a record whose samples were features already."""
 
 TEST_SHARE = 0.2
 """Share of the known samples that neither fits nor calibrates, but measures."""
@@ -96,9 +99,10 @@ class DetectionRecord(msgspec.Struct, frozen=True):
             )
             better = max(self.results, key=lambda r: r.separation.auroc if r.separation else 0.0)
             if better.separation and better.separation.auroc > area.auroc + 0.01:
+                chosen = "" if self.reason == NAMED else "; the choice saw known samples only"
                 parts.append(
                     f"Method {better.method} separates these unknown samples better (AUROC "
-                    f"{better.separation.auroc:.3f}); the choice saw known samples only."
+                    f"{better.separation.auroc:.3f}){chosen}."
                 )
         return " ".join(parts)
 

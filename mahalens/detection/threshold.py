@@ -78,7 +78,10 @@ class Calibration(nn.Module):
             raise InputError(f"scores have shape {tuple(scores.shape)}; give floats [n]")
         if not bool(scores.isfinite().all()):
             bad = int((~scores.isfinite()).sum())
-            raise InputError(f"{bad} of {len(scores)} calibration scores are not finite numbers")
+            raise InputError(
+                f"{bad} of {len(scores)} calibration scores are not finite numbers; leave out such "
+                "samples, or choose another method"
+            )
         require_enough(len(scores), share)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if groups is None:

@@ -286,7 +286,8 @@ class DistanceHead(nn.Module):
 
         With ``normalise="auto"`` two heads are fitted to half of the samples of each class, one to
         x and one to x / ‖x‖, and classify the other half. Lengths are dropped unless that costs
-        more accuracy than one standard error of the difference.
+        more accuracy than one standard error of the difference. Where half of the samples are too
+        few for a fit, all are both fitted to and classified.
         """
         x, labels, _ = check_labelled(features, y, self.classes, self.inputs)
         beta = self._beta
@@ -308,10 +309,25 @@ class DistanceHead(nn.Module):
         for k in range(self.classes):
             turn[y == k] = torch.arange(int((y == k).sum()))
         few = turn < max(4, _TRIED // self.classes)
-        seen = (turn % 2 == 0) & few
-        unseen = ~seen & few
-        if int(torch.bincount(y[unseen], minlength=self.classes).min()) < 2:
-            seen = unseen = few  # too few samples for two halves
+        even = turn % 2 == 0
+        every = torch.ones_like(even)
+        # A rank may need more samples than a few have, or a half.
+        for seen, unseen in ((even & few, ~even & few), (even, ~even), (every, every)):
+            if int(torch.bincount(y[unseen], minlength=self.classes).min()) < 2:
+                continue
+            cost = self._cost_of_unit(x, y, seen, unseen, **options)
+            if cost is not None:
+                error = float(cost.std()) / math.sqrt(len(cost)) if len(cost) > 1 else 0.0
+                return 1.0 if float(cost.mean()) <= error else 0.0
+        return 0.0  # of x itself, the fit to all samples will say what is wrong
+
+    def _cost_of_unit(
+        self, x: Tensor, y: Tensor, seen: Tensor, unseen: Tensor, **options: Any
+    ) -> Tensor | None:
+        """Return what unit length costs each unseen sample [n], 1 if it is then wrong, -1 if right.
+
+        None if there is no fit to the samples seen.
+        """
         right = []
         for beta in (0.0, 1.0):
             trial = copy.deepcopy(self)
@@ -319,12 +335,10 @@ class DistanceHead(nn.Module):
             try:
                 trial.fit_prototypes(x[seen].to(self.prototypes), y[seen], **options)
             except InputError:
-                return 0.0  # of x itself, the fit to all samples will say what is wrong
+                return None
             logits = trial._logits(trial.distances(x[unseen].to(self.prototypes)))
             right.append((logits.argmax(-1).cpu() == y[unseen]).double())
-        cost = right[0] - right[1]
-        error = float(cost.std()) / math.sqrt(len(cost)) if len(cost) > 1 else 0.0
-        return 1.0 if float(cost.mean()) <= error else 0.0
+        return right[0] - right[1]
 
     def _fit_scales(self, layer: OffsetL2, x: Tensor, y: Tensor, **options: object) -> None:
         """Set prototypes to class means and scales to 1 / spread.

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from mahalens.detection.record import DetectionRecord, MethodResult, Scores
+from mahalens.detection.record import NO_MODEL, DetectionRecord, MethodResult, Scores
 from mahalens.errors import RunFolderError
 from mahalens.files import contents, write_file
 from mahalens.report.style import render, styled
@@ -29,6 +29,9 @@ RECORD = "detect.json"
 PAGE = "report.html"
 _KNOWN, _UNKNOWN = "#0072B2", "#D55E00"
 _PICTURES = 10  # samples of each kind that are shown
+_BOTH = "Scores of known and unknown samples"
+_SCORES = "The known samples took no part in the fit."
+_SAMPLES = "p is the share of known samples that are as unusual; {:g} and below is rejected."
 
 
 def require_free(path: Path, *, force: bool = False) -> None:
@@ -61,15 +64,20 @@ def write_detection(
     write_file(path / RECORD, text)
     detector.save(path / "detector.safetensors")
     write_file(path / "scores.csv", _scores_csv(scores))
-    figures = [("scores", "Scores of known and unknown samples", draw_scores(record, scores))]
+    title = "Scores of known samples" if scores.unknown is None else _BOTH
+    figures = [("scores", title, draw_scores(record, scores), _SCORES)]
     if pictures:
-        figures.append(("samples", "Least and most unusual samples", draw_samples(pictures)))
-    shown = []
-    for name, title, figure in figures:
+        seen = _SAMPLES.format(record.rate)
+        figures.append(("samples", "Least and most unusual samples", draw_samples(pictures), seen))
+    shown: list[dict[str, Any]] = []
+    for name, title, figure, caption in figures:
         png, width, height = render(figure)
         write_file(path / "figures" / f"{name}.png", png)
         data = base64.b64encode(png).decode()
-        shown.append({"title": title, "data": data, "width": width // 2, "height": height // 2})
+        shown.append(
+            {"title": title, "data": data, "width": width // 2, "height": height // 2}
+            | {"caption": caption}
+        )
     write_file(path / PAGE, _page(record, shown, candidates_table(detector)).encode())
     return path / PAGE
 
@@ -105,7 +113,7 @@ def _line(result: MethodResult, is_chosen: bool, record: DetectionRecord) -> tup
         cells += [f"{area.auroc:.3f}", f"{low:.3f} to {high:.3f}", f"{100 * area.fpr95:.1f} %"]
     for share in (result.known_rejected, result.unknown_rejected):
         cells.append("" if share is None else f"{100 * share.share:.1f} %")
-    return tuple(map(Cell, cells))
+    return tuple(Cell(text, bold=is_chosen) for text in cells)
 
 
 def candidates_table(detector: Detector) -> Table:
@@ -221,6 +229,7 @@ def _page(record: DetectionRecord, figures: Sequence[dict[str, Any]], candidates
     template = environment().get_template("detection.html.j2")
     return template.render(
         record=record,
+        has_model=record.model != NO_MODEL,
         figures=figures,
         facts=facts,
         methods=methods_table(record),

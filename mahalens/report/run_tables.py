@@ -150,7 +150,7 @@ def answer(records: RunRecords) -> list[str]:
     """
     own = {PurePath(name).stem for name in own_data(records)}
     variants = sorted(records.variants(), key=lambda variant: variant.variant not in own)
-    sentences = list(records.study.advice(records.summary.rows)) if records.study.advice else []
+    sentences = advice(records)
     if len(variants) <= _FEW:
         sentences += [_leaders(variant) for variant in variants] if not sentences else []
     else:
@@ -159,6 +159,11 @@ def answer(records: RunRecords) -> list[str]:
     run = "this scaled run" if is_scaled else "this run"
     sentences.append(headline((claim.verdict for claim in records.summary.claims), run))
     return [sentence for sentence in sentences if sentence]
+
+
+def advice(records: RunRecords) -> list[str]:
+    """Return the study's sentences for the user's own data, if it has any."""
+    return list(records.study.advice(records.summary.rows)) if records.study.advice else []
 
 
 def own_data(records: RunRecords) -> list[str]:

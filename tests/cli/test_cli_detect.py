@@ -61,6 +61,9 @@ def test_a_detector_is_written_and_its_promise_said(cli, here, model):
         rows = list(csv.DictReader(file))
     assert [row["kind"] for row in rows].count("unknown") == 200
     detector = Detector.load(here / "found" / "detector.safetensors")
+    page = (here / "found" / "report.html").read_text()
+    assert ("attach(model)" in page) == bool(model)
+    assert "the choice saw" not in answer  # there was none
     if not model:
         far = torch.tensor(np.load("far.npz")["x"])
         scores = [float(row["score"]) for row in rows if row["kind"] == "unknown"]
@@ -74,6 +77,10 @@ def test_images_are_shown(cli, here):
     assert outcome.code == 0, outcome.err
     assert (here / "found" / "figures" / "samples.png").exists()
     assert outcome.out.count("\n") == 2
+    page = (here / "found" / "report.html").read_text()
+    assert "What is unlike the known samples" in page
+    assert "detector.reject_features(features)" in page
+    assert "FPR" not in page  # there are no unknown samples to compare methods on
 
 
 def test_a_pretrained_network_takes_images_of_any_size(cli, here, monkeypatch):
@@ -128,6 +135,12 @@ def test_a_folder_is_replaced_only_if_asked(cli, here):
         (("mobilenet-v2", "--data", "known.npz"), "pretrained networks take images; give [H, W]"),
         (("mobilenet-v2", "--data", "images.npz", "--trust"), "weights of its own; leave"),
         (("--data", "known.npz", "--unknown", "images.npz"), "columns"),
+        (
+            ("detect_nets:net", "--data", "known.npz", "--unknown", "images.npz", "--quiet"),
+            "shape [1, 8, 8], but the model takes [6]; give samples of that shape (--image-size",
+        ),
+        (("--data", "known.npz", "--method", "combined"), "missing 1 required"),
+        (("--data", "known.npz", "--seed", "-1"), "seed is -1"),
         (("--data", "far.npz", "--method", "energy"), "needs logits or labels"),
         (("--data", "known.npz", "--limit", "20"), "cannot be set from"),
     ],

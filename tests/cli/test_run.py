@@ -141,7 +141,8 @@ def test_a_small_run_of_every_study_with_its_report(cli, study_words, tmp_path, 
     assert list((path / "figures").glob("*.png"))
     assert outcome.out.startswith(f"{load_study(study).question}\n")
     assert "Results" in outcome.out
-    assert outcome.out.endswith(f"report: {path / 'report.html'}\n")
+    *_, report = outcome.out.partition(f"report: {path / 'report.html'}\n")
+    assert report.startswith("On ") if load_study(study).advice else not report
     assert cli("claims", path).code == 0
 
 

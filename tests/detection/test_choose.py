@@ -152,9 +152,27 @@ def test_several_layers_are_weighed_by_known_samples(tmp_path) -> None:
     torch.testing.assert_close(detector.score(test), detector.score_features(z))
     seen = detector.explain(new)
     assert set(seen.layer) <= {"0", "2"}
+    first = int(detector.widths[0])
+    for layer, direction in zip(seen.layer, seen.direction, strict=True):
+        inside, outside = direction[:first], direction[first:]
+        if layer == "2":
+            inside, outside = outside, inside
+        assert float(inside.norm()) == pytest.approx(1, abs=1e-5)
+        assert not bool(outside.any())
     detector.save(tmp_path / "layers.safetensors")
     again = Detector.load(tmp_path / "layers.safetensors").attach(model)
     torch.testing.assert_close(again.score(test), detector.score(test))
+
+
+@pytest.mark.parametrize("labels", ["one sample each", "no spread"])
+def test_auto_leaves_out_methods_that_have_no_answer(labels: str) -> None:
+    x, y, test, _ = digits()
+    if labels == "no spread":
+        x = torch.stack([x[y == k].mean(0) for k in range(10) if (y == k).any()])[y]
+    else:
+        y = torch.arange(len(x))
+    detector = mahalens.detect_features(x, y)
+    assert bool(detector.score_features(test).isfinite().all())
 
 
 def test_a_layer_without_information_gets_no_weight() -> None:
@@ -178,7 +196,18 @@ def test_a_layer_without_information_gets_no_weight() -> None:
 X, Y, _, _ = digits()
 BAD = [
     (lambda: mahalens.detect_features(X, Y, "best"), '"auto" or one of mahalanobis'),
+    (lambda: mahalens.detect_features(X, Y, ["relative"]), '"auto" or one of mahalanobis'),
     (lambda: mahalens.detect_features(X, Y, rank=3), "chooses its options, but rank"),
+    (
+        lambda: mahalens.detect_features(X, Y, "mahalanobis", normalize="unit"),
+        r"'normalize'; see help\(mahalens.detection.Mahalanobis\)",
+    ),
+    (lambda: mahalens.detect_features(X, Y, "combined"), "missing .* 'parts'; see help"),
+    (lambda: METHODS["combined"](["energy"]), "give pairs of a method and its options"),
+    (
+        lambda: mahalens.detect(network(), (X[:, :9], Y)),
+        r"shape \[\d+, 9\]: .* takes such inputs",
+    ),
     (lambda: mahalens.detect_features(X, Y, rate=2), "between 0 and 1"),
     (lambda: mahalens.detect_features(X, None, "relative"), "needs labels"),
     (lambda: mahalens.detect_features(0 * X, Y), "no method can be fitted .* same features"),

@@ -248,16 +248,26 @@ def test_features_come_from_before_the_last_linear_layer_or_a_named_one() -> Non
 def test_a_loaded_detector_is_attached_to_a_model(tmp_path) -> None:
     x, y = images()
     model = Network()
-    for layer in (None, "features.0"):
+    for layer in (None, "features.0", "features"):  # the last is also what unnamed ones are called
         detector = METHODS["mahalanobis"]().fit(model, (x, y), layer=layer)
         detector.save(tmp_path / "one.safetensors")
         again = Detector.load(tmp_path / "one.safetensors").attach(model)
         assert torch.equal(again.score(x), detector.score(x))
 
 
+def test_options_may_be_numbers_of_numpy(tmp_path) -> None:
+    z, y, new = samples()
+    options = {"normalise": np.float32(0.5), "shrinkage": np.float64(0.1), "rank": np.int64(3)}
+    detector = METHODS["mahalanobis"](**options).fit_features(z, y)
+    detector.save(tmp_path / "one.safetensors")
+    again = Detector.load(tmp_path / "one.safetensors")
+    assert again.options == {"normalise": 0.5, "shrinkage": 0.1, "rank": 3}
+    assert torch.equal(again.score_features(new), detector.score_features(new))
+
+
 def test_an_error_leaves_no_hook() -> None:
     model = Network()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InputError, match=r"shape \[5, 2, 8, 8\]: .* takes such inputs"):
         METHODS["mahalanobis"]().fit(model, (torch.zeros(5, 2, 8, 8), torch.zeros(5).long()))
     assert model.training
     assert not any(m._forward_hooks for m in model.modules())
@@ -280,7 +290,16 @@ def fitted(**options):
 
 
 BAD = [
-    (lambda: MAHALANOBIS().fit_features(Z), "needs labels; give y"),
+    (lambda: MAHALANOBIS().fit_features(Z), "needs labels; give whole numbers y"),
+    (lambda: MAHALANOBIS().fit_features(Z, range(60)), "label of its own; .* use Marginal"),
+    (lambda: MAHALANOBIS().fit_features(1e200 * Z, Y), "60 of 60 .* float64 .* by a constant"),
+    (lambda: MAHALANOBIS().fit_features([[1.0, 2.0], [3.0]], [0, 1]), "give rows of one length"),
+    (lambda: MAHALANOBIS().fit_features(None, Y), "features have type object; give numbers$"),
+    (lambda: MAHALANOBIS().fit_features(Z, Y, seed=-1), "seed is -1"),
+    (
+        lambda: METHODS["energy"]().fit_features(Z, logits=Z).score_features(Z, logits=Z[:, :2]),
+        "logits have 2 columns, .* fitted to 5",
+    ),
     (lambda: MAHALANOBIS().fit_features(Z, Y[:-1]), "60 samples but 59 labels"),
     (lambda: MAHALANOBIS().fit_features(Z, Y.double()), "give whole numbers"),
     (lambda: MAHALANOBIS().fit_features(Z[:, 0], Y), r"give numbers \[N, D\]"),
@@ -304,6 +323,7 @@ BAD = [
     (lambda: MAHALANOBIS(normalise="l2"), 'give "auto", "none", "unit"'),
     (lambda: MAHALANOBIS(shrinkage=2), "share from 0"),
     (lambda: MAHALANOBIS(rank=0), "rank is 0"),
+    (lambda: MAHALANOBIS(rank=True), "rank is True"),
     (lambda: METHODS["mahavar"](weight="x"), "weight is 'x'"),
     (lambda: METHODS["mahavar"]().fit_features(Z, 0 * Y), "1 class, .* use Marginal"),
     (lambda: METHODS["relative"]().fit_features(Z, 0 * Y), "1 class, .* use Marginal"),
@@ -312,7 +332,7 @@ BAD = [
     (lambda: METHODS["energy"](temperature=0), "positive number"),
     (lambda: METHODS["gen"](gamma=2), "at most 1"),
     (lambda: METHODS["neighbours"](k=0), "at least 1"),
-    (lambda: MAHALANOBIS().fit(Network(), images()[0]), "needs labels; give y"),
+    (lambda: MAHALANOBIS().fit(Network(), images()[0]), "needs labels; give whole numbers y"),
     (lambda: MAHALANOBIS().fit(Network(), []), "no samples"),
     (lambda: MAHALANOBIS().fit(Network(), images(), layer="body"), "no layer 'body'"),
     (lambda: MAHALANOBIS().fit(len, images()), "give an nn.Module"),

@@ -13,7 +13,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from mahalens.detection import METHODS, Mahalanobis
-from mahalens.detection.threshold import Calibration
 
 PLAIN = [("mahalanobis", {"normalise": "unit"}), ("relative", {"normalise": "unit"})]
 EXPORTED = {name: {} for name in METHODS if name != "layered"} | {"combined": {"parts": PLAIN}}
@@ -28,26 +27,21 @@ def digits():
 @pytest.mark.parametrize("calibrated", [50, 100, 400])
 @pytest.mark.parametrize("balanced", [True, False], ids=["balanced", "unbalanced"])
 def test_the_stated_rate_is_kept_on_real_samples(calibrated, balanced):
-    """200 resamples of who calibrates and who is tested; the detector is fitted to others."""
+    """200 resamples of who is fitted to, who calibrates and who is tested."""
     x, y = digits()
     rng = np.random.default_rng(0)
     if not balanced:  # class k is left with a share of 1 / (k + 1)
         some = torch.tensor(rng.random(len(y))) < 1 / (1 + y)
         x, y = x[some], y[some]
-    order = torch.tensor(rng.permutation(len(x)))
-    fit, rest = order[: len(x) // 3], order[len(x) // 3 :]
-    detector = Mahalanobis(normalise="unit").fit_features(x[fit], y[fit], hold_out=0.1)
-    with torch.no_grad():
-        scores, classes = detector(x[rest])
-    calibrated = min(calibrated, len(rest) * 2 // 3)
+    count = len(x) * 2 // 3
     rates = []
     for seed in range(200):
-        mixed = torch.tensor(rng.permutation(len(rest)))
-        known, new = mixed[:calibrated], mixed[calibrated:]
-        calibration = Calibration(
-            scores[known], classes[known], group_count=10, rate=0.05, seed=seed
+        order = torch.tensor(rng.permutation(len(x)))
+        fit, new = order[:count], order[count:]
+        detector = Mahalanobis(normalise="unit").fit_features(
+            x[fit], y[fit], hold_out=min(0.7, calibrated / count), seed=seed
         )
-        rates.append(float(calibration.reject(scores[new], classes[new]).float().mean()))
+        rates.append(float(detector.reject_features(x[new]).float().mean()))
     assert np.mean(rates) == pytest.approx(0.05, abs=0.01)
 
 

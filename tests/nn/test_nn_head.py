@@ -615,6 +615,21 @@ class TestLengths:
         assert float(head.beta) == 1
         assert "normalise='unit'" in repr(head)
 
+    @pytest.mark.parametrize(("each", "rank"), [(40, 30), (60, 16), (7, 5)])
+    def test_auto_drops_lengths_where_half_is_too_few_for_the_rank(self, monkeypatch, each, rank):
+        """30 axes need more than 20 samples; 16 more than half of the 20 that are tried first."""
+        monkeypatch.setattr("mahalens.nn.head._TRIED", 60)
+        classes = 3
+        draw = torch.Generator().manual_seed(0)
+        y = torch.arange(classes * each) % classes
+        x = (
+            torch.randn(len(y), 64, generator=draw)
+            + 8 * torch.randn(classes, 64, generator=draw)[y]
+        )
+        x = x * torch.rand(len(y), 1, generator=draw).add(0.5)
+        head = DistanceHead(64, classes, metric="low-rank", rank=rank).fit_prototypes(x, y)
+        assert float(head.beta) == 1
+
     def test_auto_keeps_lengths_that_tell_classes_apart(self):
         y = torch.arange(200) % 2
         x = draw((200, 5), 0) * 0.3 + torch.tensor([1.0, 4.0])[y][:, None]
