@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, combinations
@@ -71,9 +72,8 @@ NAMED = "the caller named it"
 FAILED, SOUND = 0.8, 0.97
 """AUROC against made-up unknowns: below the first a part is useless, from the second on sound."""
 
-MARGIN = 0.05
-"""Candidates are equals up to so many √(a (1 − a)) below the best AUROC a: about the standard error
-of a with 400 samples, and less than other held-out classes would change it by."""
+CERTAIN = 0.999
+"""A larger AUROC counts as this one: the rest is chance."""
 
 
 class Trial(NamedTuple):
@@ -88,9 +88,11 @@ class Trial(NamedTuple):
     made: tuple[float, ...]
 
     @property
-    def worst(self) -> float:
-        """The lowest of all, to three digits."""
-        return round(min(self.made if self.classes is None else (self.classes, *self.made)), 3)
+    def worth(self) -> float:
+        """The odds a : 1 − a of the worst fold, times those of the worst kind, as a logarithm."""
+        areas = (min(self.made),) if self.classes is None else (self.classes, min(self.made))
+        odds = (min(max(area, 1 - CERTAIN), CERTAIN) for area in areas)
+        return round(sum(math.log(area / (1 - area)) for area in odds), 2)
 
     @property
     def made_up(self) -> float:
@@ -161,11 +163,12 @@ def detect(
        every column shuffled, the same shorter, the same longer; or noise far away in place of the
        last two, where features lie around 0 or differ much in length.
     3. Detectors below 0.8 on any kind of 2 are out, alone and combined. Candidates with 0.97 or
-       more on every kind of 2 are compared where they are worst, over all folds of 1 and kinds of
-       2: what is unknown tomorrow may be like any of them. Of those within 0.05 √(a (1 − a)) of
-       the best, a, the average of most detectors wins: it depends least on the tasks.
+       more on every kind of 2 are compared where they are worst, because what is unknown tomorrow
+       may be like any of them: the largest product of two odds a : 1 − a wins, with a the AUROC
+       of the worst fold in 1 and of the worst kind in 2, but at most 0.999. So unknowns that are
+       near and those that are far count alike.
        Where there is none, or where there are fewer than three classes, the best one in 2 wins, to
-       two digits; of equals the simplest.
+       two digits. Of equals the simplest wins.
 
     ``detector.choice`` has the table of candidates and the reason.
 
@@ -341,10 +344,7 @@ def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
     useful = [t for t in trials if min(alone[part] for part in t.parts) >= FAILED] or trials
     sound = [t for t in useful if min(t.made) >= SOUND] if trials[0].classes is not None else []
     if sound:
-        most = max(trial.worst for trial in sound)
-        least = most - MARGIN * (most * (1 - most)) ** 0.5
-        equals = [trial for trial in sound if trial.worst >= least]
-        best = max(equals, key=lambda trial: (len(trial.parts), trial.worst))
+        best = max(sound, key=lambda trial: trial.worth)
     else:
         best = max(useful, key=lambda trial: trial.made_up)
     reason = f"{min(best.made):.3f} or more against made-up unknowns"

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mahalens
 from mahalens.detection import METHODS, Detector, Layered, auroc
-from mahalens.detection.choose import PARTS, Trial, _best
+from mahalens.detection.choose import PARTS, SOUND, Trial, _best
 from mahalens.errors import InputError
 
 
@@ -78,10 +78,12 @@ def test_rules_of_the_choice() -> None:
     pair = Trial(("mahalanobis", "relative"), 0.9, good)
     assert _best((blind, weak, near, nearer, both))[0] is nearer
     assert _best((blind, weak, near, nearer, both, pair))[0] is pair
-    # 0.05 √(0.85 · 0.15) = 0.018: nearly as good, and less at the mercy of the tasks
-    close, less = pair._replace(classes=0.833), pair._replace(classes=0.831)
-    assert _best((near, nearer, weak, close))[0] is close
-    assert _best((near, nearer, weak, less))[0] is nearer
+    # Odds of 0.85 and 0.99: 5.67 and 99. Odds of 0.8 and 0.995: 4 and 199, a larger product.
+    far, less = near._replace(made=(1, 1, 0.995)), near._replace(made=(1, 1, 0.992))
+    assert _best((nearer, far))[0] is far
+    assert _best((nearer, less))[0] is nearer
+    certain = [near._replace(made=(least,) * 3) for least in (0.9991, 1.0)]
+    assert _best(certain)[0] is certain[0]
     assert _best((blind, weak))[0] is weak  # nothing is sound
     assert _best((blind,))[0] is blind  # better than nothing
     first, second = near._replace(classes=None), nearer._replace(classes=None, made=(0.992,) * 3)
@@ -95,8 +97,15 @@ def test_every_average_is_a_candidate_and_the_chosen_one_comes_first() -> None:
     assert set(choice.notes) == {"marginal"}
     assert len({frozenset(trial.parts) for trial in choice.trials}) == 2 ** len(tried) - 1
     # Pixels of a digit lie near a plane of its own.
-    assert (choice.method, choice.trials[0].parts) == ("low-rank", ("low-rank",))
-    assert {trial.parts for trial in choice.shown} == {(part,) for part in tried}
+    chosen, *alone = choice.shown
+    assert chosen is choice.trials[0]
+    assert "low-rank" in chosen.parts
+    assert choice.method == ("combined" if len(chosen.parts) > 1 else "low-rank")
+    assert chosen.worth == max(trial.worth for trial in choice.trials if min(trial.made) >= SOUND)
+    assert {trial.parts for trial in (chosen, *alone)} == {
+        chosen.parts,
+        *((part,) for part in tried),
+    }
 
 
 def test_lengths_are_left_alone_where_features_lie_around_0() -> None:
