@@ -9,7 +9,6 @@ known images it may reject; no unknown image is needed to set it up.
 
 import matplotlib.pyplot as plt
 import torch
-from torch.nn.functional import interpolate
 
 from mahalens import InputError, data, detect
 
@@ -18,9 +17,9 @@ plt.style.use("mahalens.report.figures")
 # %%
 # A pretrained network and images it has never seen
 # -------------------------------------------------
-# EfficientNet-Lite0 was trained on ImageNet. The images are from CIFAR-10, enlarged
-# to 96 x 96. The detector sees 400 vehicles. It is tried on 150 other vehicles and
-# on 150 animals.
+# EfficientNet-Lite0 was trained on ImageNet. The images are from CIFAR-10 and are
+# enlarged to 96 x 96. The detector sees 400 vehicles. It is tried on 150 other
+# vehicles and on 150 animals.
 
 VEHICLES = torch.tensor([0, 1, 8, 9])  # aeroplane, car, ship, lorry
 
@@ -28,7 +27,7 @@ VEHICLES = torch.tensor([0, 1, 8, 9])  # aeroplane, car, ship, lorry
 def load_images():
     """Return the images of each kind and the labels of the known ones."""
     cifar = data.load_samples("cifar10", limit=1500)
-    images = interpolate(cifar.x.view(-1, 3, 32, 32), size=96)
+    images = cifar.x.view(-1, 3, 32, 32)
     vehicle = torch.isin(cifar.y, VEHICLES)
     vehicles, animals = images[vehicle], images[~vehicle]
     kinds = {
@@ -50,7 +49,7 @@ def load_images():
 
 def try_detector(kinds, labels, rate=0.05):
     """Return what a detector says about new vehicles and about animals."""
-    network = data.load_backbone("efficientnet-lite0")
+    network = data.load_backbone("efficientnet-lite0", size=96)
     detector = detect(network, (kinds["known"], labels), rate=rate)
     print(f"chosen: {detector.choice.method}")
     answers = {
