@@ -182,7 +182,7 @@ class Detector(nn.Module):
             )
         if self.needs_labels and len(known.classes) > 1 and int(known.counts.max()) == 1:
             raise InputError(
-                f"each of {len(known.classes)} samples has a label of its own; give labels of "
+                f"each of {len(known.classes)} samples has a different label; give labels of "
                 "classes with several samples, or use Marginal or Neighbours"
             )
         if known.sample is not None and bool((known.sample.z == known.sample.z[0]).all()):

@@ -291,7 +291,7 @@ def fitted(**options):
 
 BAD = [
     (lambda: MAHALANOBIS().fit_features(Z), "needs labels; give whole numbers y"),
-    (lambda: MAHALANOBIS().fit_features(Z, range(60)), "label of its own; .* use Marginal"),
+    (lambda: MAHALANOBIS().fit_features(Z, range(60)), "different label; .* use Marginal"),
     (lambda: MAHALANOBIS().fit_features(1e200 * Z, Y), "60 of 60 .* float64 .* by a constant"),
     (lambda: MAHALANOBIS().fit_features([[1.0, 2.0], [3.0]], [0, 1]), "give rows of one length"),
     (lambda: MAHALANOBIS().fit_features(None, Y), "features have type object; give numbers$"),

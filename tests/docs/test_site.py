@@ -201,6 +201,7 @@ def test_a_task_is_answered_within_three_clicks(site, desk, task):
         (here if here.count() else menu).first.click()
     for word in words:  # on the page that the last click is still loading
         desk.locator("article").filter(has_text=word).first.wait_for()
+        assert word in desk.locator("article").inner_text()
 
 
 def test_the_ten_tasks_are_more_than_ten():
