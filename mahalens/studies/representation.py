@@ -389,6 +389,35 @@ METRICS: dict[str, Metric] = {
         "points",
         None,
     ),
+    "scale_shift": Metric(
+        "Way of the scales",
+        "Of OffsetL2: how far training moves alpha of a class, in lengths of where it started, "
+        "averaged over classes.",
+        "lengths",
+        None,
+    ),
+    "scales_as_spreads": Metric(
+        "Scales as inverse spreads",
+        "Of OffsetL2: rank correlation of alpha's size with 1 over the spread of the class's "
+        "activations, over the units of the last hidden layer, averaged over classes. 1 where "
+        "distances are measured in spreads.",
+        "correlation",
+        None,
+    ),
+    "axis_cosine": Metric(
+        "Cosine with principal axes",
+        "Of Linear-L2: largest absolute cosine of a hidden unit's weights with a principal axis of "
+        "the training samples, averaged over units. Directions in which samples do not differ are "
+        "left out.",
+        "cosine",
+        None,
+    ),
+    "axis_cosine_start": Metric(
+        "Cosine with principal axes, untrained",
+        "The same before training.",
+        "cosine",
+        None,
+    ),
     "gap_from_dead": Metric(
         "Gap explained by dead outputs",
         "With ReLU outputs: accuracy that the baseline of the same trial has on the classes whose "
@@ -470,6 +499,14 @@ _PAPER_CLAIMS: claims.Rows = {
         claims.every(
             Average("lost_without_alpha", f"{m}-l2-neg", "above", 1.0) for m in ("relu", "abs")
         ),
+    ),
+    "linear-l2-learns-principal-axes": (
+        "A linear layer before OffsetL2-Neg learns the principal axes: at a cosine above 0.9.",
+        Average("axis_cosine", "linear-l2-neg", "above", 0.9),
+    ),
+    "linear-l2-learns-spreads": (
+        "OffsetL2-Neg after a linear layer learns inverse spreads: rank correlation above 0.5.",
+        Average("scales_as_spreads", "linear-l2-neg", "above", 0.5),
     ),
     "relu2-outputs-die": (
         "Output nodes of ReLU2 die: more than a tenth is never active.",
@@ -686,7 +723,7 @@ def _read(
         **centre_metrics(positions),
     }
     if "l2" in job.work:
-        metrics |= prototype_metrics(start, stack, training, test_x, data)
+        metrics |= prototype_metrics(start, stack, training, inputs, data)
     plots = {
         "positions": positions,
         "class_accuracies": test.class_accuracy,
@@ -699,12 +736,17 @@ def _read(
 
 
 def prototype_metrics(
-    start: TrialStack, stack: TrialStack, training: Reading, test_x: Tensor, data: LabelledData
+    start: TrialStack,
+    stack: TrialStack,
+    training: Reading,
+    inputs: tuple[Tensor, Tensor],
+    data: LabelledData,
 ) -> dict[str, Tensor]:
-    """Return what became of OffsetL2's prototypes and scales ``[T]``."""
-    from mahalens.studies.networks import accuracies
+    """Return what became of OffsetL2's prototypes and scales ``[T]``, and of a linear layer."""
+    from mahalens.studies.networks import accuracies, part_of
     from mahalens.train import TrialStack
 
+    x, test_x = inputs
     before, after = start.tensors(), stack.tensors()
     mu, alpha = f"{training.below}.mu", f"{training.below}.alpha"
     means = (training.sums / training.class_sizes[:, None]).float()  # [T, C, H]
@@ -718,13 +760,51 @@ def prototype_metrics(
         changed = {**after, name: torch.full_like(after[name], value)}
         return whole - accuracies(TrialStack.from_tensors(stack.model, changed), test_x, test_y)
 
-    shift = torch.linalg.vector_norm((after[mu] - before[mu]).cpu(), dim=-1)
-    return {
-        "prototype_shift": (shift / lengths).mean(1).double(),
+    def way(name: str) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm((after[name] - before[name]).cpu(), dim=-1)
+        return length
+
+    hidden = part_of(stack, training.below)
+    spreads = torch.stack([hidden(x[data.y == c]).std(1).cpu() for c in range(data.classes)], 1)
+    scale_lengths = torch.linalg.vector_norm(before[alpha].cpu(), dim=-1)
+    found = {
+        "prototype_shift": (way(mu) / lengths).mean(1).double(),
         "prototypes_own": 100 * (nearest == own).double().mean(1),
         "lost_without_mu": lost_without(mu, 0.0),
         "lost_without_alpha": lost_without(alpha, 1.0),
+        "scale_shift": (way(alpha) / scale_lengths).mean(1).double(),
+        "scales_as_spreads": -_rank_correlation(after[alpha].abs().cpu(), spreads).mean(1),
     }
+    if all(layer.kind == "Linear" for layer in stack.chain.layers[: training.below]):
+        axes = principal_axes(x.cpu())
+        found["axis_cosine"] = axis_cosine(hidden, axes)
+        found["axis_cosine_start"] = axis_cosine(part_of(start, training.below), axes)
+    return found
+
+
+def principal_axes(x: Tensor) -> Tensor:
+    """Return the principal axes ``[D, R]`` along which samples ``[N, D]`` differ."""
+    variances, axes = torch.linalg.eigh(torch.cov(x.double().T))
+    some: Tensor = axes[:, variances > 1e-9 * variances[-1]]
+    return some
+
+
+def axis_cosine(linear: TrialStack, axes: Tensor) -> Tensor:
+    """Return the mean over units of the largest cosine of their weights with an axis ``[T]``."""
+    points = torch.cat([torch.zeros(1, len(axes)), torch.eye(len(axes))])
+    at = linear(points.to(linear.values)).double().cpu()
+    weights = (at[:, 1:] - at[:, :1]).transpose(1, 2) @ axes  # [T, H, R]
+    cosines: Tensor = weights.abs().amax(-1) / torch.linalg.vector_norm(weights, dim=-1)
+    return cosines.mean(1)
+
+
+def _rank_correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Return Spearman's correlation along the last axis."""
+    from scipy.stats import rankdata
+
+    ranks = [torch.from_numpy(rankdata(values.numpy(), axis=-1)) for values in (a, b)]
+    one, other = (r - r.mean(-1, keepdim=True) for r in ranks)
+    return (one * other).sum(-1) / (one.square().sum(-1) * other.square().sum(-1)).sqrt()
 
 
 def finish(config: RepresentationConfig, results: Results) -> None:

@@ -26,8 +26,10 @@ from mahalens.studies.representation import (
     PRIMARY,
     STUDY,
     RepresentationConfig,
+    axis_cosine,
     choose_models,
     measure,
+    principal_axes,
     prototype_metrics,
     published_value,
     text_of,
@@ -267,7 +269,7 @@ def test_prototypes_are_read_by_hand(depth):
     tensors = {**start.tensors(), mu: means.clone()}
     tensors[mu][1] = means[1].roll(1, 0)  # the prototypes of another class
     stack_ = TrialStack.from_tensors(start.model, tensors)
-    read = prototype_metrics(start, stack_, training, data.test_x, data)
+    read = prototype_metrics(start, stack_, training, (data.x, data.test_x), data)
     assert read["prototypes_own"].tolist() == [100.0, 0.0]
     way = (tensors[mu] - start.tensors()[mu]).norm(dim=-1) / means.norm(dim=-1)
     torch.testing.assert_close(read["prototype_shift"], way.mean(1).double())
@@ -277,6 +279,59 @@ def test_prototypes_are_read_by_hand(depth):
     bare = (network(data.test_x).argmax(1) == data.test_y).double().mean()
     assert float(read["lost_without_mu"][0]) == pytest.approx(100 * float(whole - bare))
     assert read["lost_without_alpha"].tolist() == [0.0, 0.0]  # it is 1 already
+    assert read["scale_shift"].tolist() == [0.0, 0.0]
+    assert "axis_cosine" not in read  # its hidden layer is not linear
+
+
+def test_scales_are_compared_with_the_spreads_of_their_class():
+    data = blobs()
+    start = starts("linear-l2", data)
+    training = of.Reading(start, data.x, data.y, 3)
+    hidden = start.tensors()
+    spreads = []
+    for c in range(3):
+        at = [data.x[data.y == c] @ w.T for w in hidden["0.weight"]]
+        spreads.append(torch.stack([values.std(0) for values in at]))
+    inverse = 1 / torch.stack(spreads, 1)
+    scales = inverse * torch.tensor([1.0, -1.0])[:, None, None]  # only the size counts
+    scales[1] = scales[1].flip(-1)
+    stack_ = TrialStack.from_tensors(start.model, {**hidden, "1.alpha": scales})
+    read = prototype_metrics(start, stack_, training, (data.x, data.test_x), data)
+    expected = [
+        [stats.spearmanr(scales[t, c].abs(), inverse[t, c]).statistic for c in range(3)]
+        for t in range(2)
+    ]
+    assert read["scales_as_spreads"].tolist() == pytest.approx(np.mean(expected, 1))
+    assert read["scales_as_spreads"][0] == pytest.approx(1)
+    way = (scales - 1).norm(dim=-1).mean(1) / inverse.shape[-1] ** 0.5
+    torch.testing.assert_close(read["scale_shift"], way.double())
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_principal_axes_are_found_in_a_linear_layer(depth):
+    data = blobs()
+    axes = principal_axes(data.x)
+    assert torch.allclose(axes.T @ axes, torch.eye(axes.shape[1]).double())
+    constant = torch.cat([data.x, torch.ones(len(data.x), 1)], 1)
+    assert principal_axes(constant).shape[1] == axes.shape[1]  # nothing differs there
+    start = starts("linear-l2", data, depth=depth)
+    below = of.part_of(start, depth)
+    chance = axis_cosine(below, axes)
+    by_hand = []
+    for trial in range(2):
+        rows = torch.eye(data.x.shape[1])
+        for layer in range(depth):
+            rows = start.tensors()[f"{layer}.weight"][trial] @ rows
+        cosines = rows.double() @ axes / rows.norm(dim=1, keepdim=True)
+        by_hand.append(float(cosines.abs().amax(1).mean()))
+    assert chance.tolist() == pytest.approx(by_hand, rel=1e-5)
+    tensors = start.tensors()
+    units = tensors["0.weight"].shape[1]
+    tensors["0.weight"] = -3 * axes.T[torch.arange(units) % axes.shape[1]].float().expand(2, -1, -1)
+    if depth == 2:
+        tensors["1.weight"] = torch.eye(units).expand(2, -1, -1)
+    learned = of.part_of(TrialStack.from_tensors(start.model, tensors), depth)
+    assert axis_cosine(learned, axes).tolist() == pytest.approx([1, 1])
 
 
 def test_trial_i_of_every_model_starts_from_the_same_first_layer():
