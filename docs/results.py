@@ -113,6 +113,19 @@ def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str])
     return replace(records, summary=summary)
 
 
+def figure(run: str, metric: str, models: str = "") -> bytes:
+    """Return the PNG of one metric: a row per model with its trials, mean and published mean."""
+    from mahalens.report import plots, style  # with matplotlib, which tables do without
+    from mahalens.studies.plots import Dots
+
+    records = narrowed(load(run), names_of(models), [metric])
+    with style.styled():
+        drawn = plots.draw(Dots(title="", metric=metric), records)
+        if drawn is None:
+            raise InputError(f"{run} has no trials of {metric}; give another metric")
+        return style.render(drawn)[0]
+
+
 # --- Parts of one run -------------------------------------------------------------------------
 
 

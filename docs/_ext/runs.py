@@ -1,4 +1,4 @@
-"""Puts tables of committed runs into pages, when the site is built.
+"""Puts tables and figures of committed runs into pages, when the site is built.
 
 In a page (MyST Markdown)::
 
@@ -12,7 +12,15 @@ In a page (MyST Markdown)::
 names one or several folders of ``docs/runs`` and what to show of them: see ``docs/results.py``,
 which makes the same tables in a terminal. ``:fold:`` hides them behind a title to click;
 ``:optional:`` shows nothing as long as the folder is not there. In a sentence or a table,
-``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts.
+``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts. A figure of one metric, with all
+trials, means, intervals and published means, and its caption::
+
+    ```{run-figure} ellipsoids-full final_error
+    :models: elliptical, spherical
+    :alt: Errors of two distances beside the published ones
+
+    Five trials of each.
+    ```
 """
 
 from __future__ import annotations
@@ -69,6 +77,32 @@ class RunTables(SphinxDirective):
         ]
 
 
+class RunFigure(SphinxDirective):
+    """The directive ``run-figure``: one metric of a run, drawn."""
+
+    required_arguments = 2
+    has_content = True
+    option_spec = {"models": directives.unchanged, "alt": directives.unchanged_required}  # noqa: RUF012
+
+    def run(self) -> list[nodes.Node]:
+        """Return the figure with its caption."""
+        name, metric = self.arguments
+        self.env.note_dependency(str(results.RUNS / name / "summary.json"))
+        try:
+            png = results.figure(name, metric, self.options.get("models", ""))
+        except MahalensError as error:
+            raise self.error(str(error)) from None
+        drawn = Path("_build", "figures", f"{name}-{metric}.png")
+        path = Path(self.env.srcdir) / drawn
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png)
+        image = nodes.image(uri=f"/{drawn.as_posix()}", alt=self.options.get("alt", metric))
+        caption = nodes.emphasis()
+        inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
+        caption += inline
+        return [nodes.paragraph("", "", image), nodes.paragraph("", "", caption), *messages]
+
+
 class Verdicts(SphinxRole):
     """The role ``verdicts``: the claims of some runs, counted."""
 
@@ -82,7 +116,8 @@ class Verdicts(SphinxRole):
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Make directive and role known."""
+    """Make directives and role known."""
     app.add_directive("run", RunTables)
+    app.add_directive("run-figure", RunFigure)
     app.add_role("verdicts", Verdicts())
     return {"version": "1", "parallel_read_safe": True}

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from runs import WITHOUT_VARIANTS, edit, write_run
 
+from mahalens.errors import InputError
+
 SCRIPT = Path(__file__).parents[2] / "docs" / "results.py"
 Print = Callable[..., str]
 
@@ -65,6 +67,17 @@ def test_a_line_per_variant(results: Print, tmp_path: Path) -> None:
     one = results("--show", "by-variant", "--models", "bent", "--metrics", "loss,accuracy", run)
     assert "| Data | loss | accuracy |" in one
     assert next(line for line in lines if "Iris" in line).split(" | ")[2] in one
+
+
+def test_one_metric_is_drawn(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "run"))
+    figure = runpy.run_path(str(SCRIPT))["figure"]
+    whole, part = figure(run, "accuracy"), figure(run, "accuracy", "bent")
+    assert whole.startswith(b"\x89PNG")
+    assert whole != part
+    for wrong in (("speed",), ("accuracy", "crooked")):
+        with pytest.raises(InputError, match=f"has no {wrong[-1]}; give "):
+            figure(run, *wrong)
 
 
 def test_a_run_without_variants_has_reasons(results: Print, tmp_path: Path) -> None:
