@@ -31,7 +31,7 @@ from mahalens.report.run_tables import (
     outcomes_table,
     results_tables,
 )
-from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table, number
+from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table, duration, number
 
 RUNS = Path(__file__).parent / "runs"
 """The committed records: a folder for each run behind a figure."""
@@ -56,12 +56,14 @@ def render(runs: Sequence[str], show: str = "", models: str = "", metrics: str =
     """Return the lines of Markdown that a page asks for.
 
     Args:
-        runs: folders, or names of folders in :data:`RUNS`.
+        runs: folders, or names of folders in :data:`RUNS`, or only "all" for all of these.
         show: parts of a run, or one table of several runs; by default :data:`DEFAULT`.
         models: names of the models to show, separated by commas; by default all.
         metrics: names of the metrics to show, in this order; by default those of the study.
     """
     parts = names_of(show or DEFAULT)
+    if list(runs) == ["all"]:
+        runs = sorted(folder.name for folder in RUNS.iterdir() if folder.is_dir())
     records = {name: narrowed(load(name), names_of(models), names_of(metrics)) for name in runs}
     if not records:
         raise InputError("no run is named; give the name of a folder in docs/runs")
@@ -134,9 +136,30 @@ def command(records: RunRecords) -> list[str]:
     config = records.config
     made_by = (
         f"mahalens {config.mahalens}, torch {config.torch}, threads: {config.threads}, engine: "
-        f"{config.engine}, seed {config.seed}. {about(records)} {all_endings(records)}"
+        f"{config.engine}, seed {config.seed}. {about(records)} {all_endings(records)} It took "
+        f"{took(records)}."
     )
-    return ["```sh", config.command, "```", "", made_by, ""]
+    return ["```sh", *commands(records), "```", "", made_by, ""]
+
+
+def commands(records: RunRecords) -> list[str]:
+    """Return what was typed for a run; of a pooled one, for its parts first."""
+    parts = records.config.pooled or []
+    return [*(part.command for part in parts), records.config.command]
+
+
+def took(records: RunRecords) -> str:
+    """Return the time that a run took, of a pooled one that of all its parts."""
+    return duration(records.summary.facts["seconds"])
+
+
+def line(records: RunRecords) -> list[str]:
+    """Return an item of a list: trials of a model, time and command of a run."""
+    trials = max((row.n for row in records.summary.rows), default=0)
+    command = f"`{commands(records)[0]}`" + ", pooled with other seeds" * bool(
+        records.config.pooled
+    )
+    return [f"- **{records.folder.name}**, {trials} trials, {took(records)}: {command}"]
 
 
 def in_markdown(make: Callable[[RunRecords], Sequence[Table]]) -> Callable[[RunRecords], list[str]]:
@@ -226,6 +249,7 @@ PARTS: dict[str, Callable[[RunRecords], list[str]]] = {
     "tests": in_markdown(comparison_tables),
     "outcomes": in_markdown(outcomes),
     "claims": in_markdown(claims),
+    "line": line,
 }
 """What can be shown of a run: each a function of its records."""
 DEFAULT = "command,results,claims"

@@ -9,9 +9,9 @@ In a page (MyST Markdown)::
     :fold: All tests
     ```
 
-names one or several folders of ``docs/runs`` and what to show of them: see ``docs/results.py``,
-which makes the same tables in a terminal. ``:fold:`` hides them behind a title to click;
-``:optional:`` shows nothing as long as the folder is not there. In a sentence or a table,
+names one or several folders of ``docs/runs``, or ``all``, and what to show of them: see
+``docs/results.py``, which makes the same tables in a terminal. ``:fold:`` hides them behind a title
+to click; ``:optional:`` shows nothing as long as the folder is not there. In a sentence or a table
 ``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts. A figure of one metric, with all
 trials, means, intervals and published means, and its caption::
 

@@ -42,6 +42,20 @@ def test_a_run_by_variant(results: Print, tmp_path: Path) -> None:
     assert not any("Pair" in line for line in lines)
 
 
+def test_a_run_in_a_line(results: Print, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    edit(run / "summary.json", lambda summary: summary["facts"].update(seconds=8000))
+    command = "`mahalens run pretend --out runs/demo`"
+    assert results("--show", "line", run) == f"- **run**, 10 trials, 2 h 13 min: {command}\n"
+    assert "It took 2 h 13 min." in results("--show", "command", run)
+    part = {"seed": 3, "trials": 5, "command": "mahalens run pretend --seed 3"}
+    part |= {"mahalens": "0.2.0", "torch": "2.13.0"}
+    edit(run / "config.json", lambda config: config.update(pooled=[part, part | {"seed": 4}]))
+    text = results("--show", "line", run)
+    assert text.endswith(": `mahalens run pretend --seed 3`, pooled with other seeds\n")
+    assert results("--show", "command", run).count("mahalens run pretend --seed 3") == 2
+
+
 def test_more_tables_on_demand(results: Print, tmp_path: Path) -> None:
     text = results("--show", "tests, metrics", write_run(tmp_path / "run"))
     assert "| Pair | Difference | Cohen’s d | Preferred test | Its Holm p |" in text
@@ -158,6 +172,9 @@ def test_errors_are_one_line(
 RESULTS = runpy.run_path(str(SCRIPT))
 PAGES = sorted(path for path in SCRIPT.parent.rglob("*.md") if "_build" not in path.parts)
 DIRECTIVE = re.compile(r"^```+\{run\} *(.+)\n((?::.*\n)*)```+$", re.MULTILINE)
+FIGURE = re.compile(
+    r"^```+\{run-figure\} *(\S+) +(\S+)\n(?::models:(.*)\n)?:alt: .+\n", re.MULTILINE
+)
 ROLE = re.compile(r"\{verdicts\}`([^`]+)`")
 
 
@@ -176,6 +193,8 @@ def test_every_table_of_every_page_can_be_made() -> None:
     studies = {p.stem: p.stem for p in PAGES if p.parent.name == "studies" and p.stem != "index"}
     studies["depth"] = "representation"  # of which it is a part
     for page, names, options in requests():
+        if names == ["all"]:
+            names = sorted(path.name for path in RESULTS["RUNS"].iterdir() if path.is_dir())
         there = all((RESULTS["RUNS"] / name).is_dir() for name in names)
         if "optional" in options and not there:
             continue
@@ -185,10 +204,21 @@ def test_every_table_of_every_page_can_be_made() -> None:
             continue
         wanted = {key: value for key, value in options.items() if key not in ("fold", "optional")}
         lines = RESULTS["render"](names, **wanted)
-        sign = "```sh" if options.get("show") == "command" else "| "
+        sign = {"command": "```sh", "line": "- **"}.get(options.get("show", ""), "| ")
         assert any(line.startswith(sign) for line in lines), f"{page.name}: no table of {names}"
         if page.stem in studies:
             assert {RESULTS["load"](name).config.study for name in names} == {studies[page.stem]}
+
+
+def test_every_figure_of_every_page_can_be_drawn() -> None:
+    drawn = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for run, metric, models in FIGURE.findall(text):
+            assert RESULTS["figure"](run, metric, models).startswith(b"\x89PNG")
+            drawn += 1
+        assert text.count("{run-figure}") == len(FIGURE.findall(text)), "give each figure an :alt:"
+    assert drawn
 
 
 def test_every_committed_run_is_used() -> None:
@@ -209,6 +239,13 @@ PAGE = """# Page
 ```
 
 Verdicts: {verdicts}`gaussian-2d`.
+
+```{run-figure} gaussian-2d train_mse
+:models: abs, relu
+:alt: Errors of two models
+
+Twenty *trials* each.
+```
 """
 
 
@@ -216,6 +253,7 @@ WRONG = {
     "folder": ("```{run} nowhere\n```", "nowhere: no such folder"),
     "part": ("```{run} gaussian-2d\n:show: tabels\n```", "tabels: unknown part"),
     "role": ("{verdicts}`nowhere`", "nowhere: no such folder"),
+    "figure": ("```{run-figure} gaussian-2d speed\n```", "gaussian-2d has no speed"),
 }
 
 
@@ -242,3 +280,6 @@ def test_the_site_has_the_tables_and_warns_of_wrong_requests(tmp_path: Path) -> 
     assert re.search(r"<td[^>]*><p>MD_Abs</p></td>", page)
     assert "MD_ReLU" not in page
     assert re.search(r"Verdicts: \d+ hold", page)
+    assert re.search(r'<img alt="Errors of two models" src="[^"]+gaussian-2d-train_mse.png"', page)
+    assert "<em>Twenty <em>trials</em> each.</em>" in page
+    assert (tmp_path / "out" / "_images" / "gaussian-2d-train_mse.png").stat().st_size > 10_000
