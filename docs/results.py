@@ -115,16 +115,19 @@ def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str])
     return replace(records, summary=summary)
 
 
-def figure(run: str, metric: str, models: str = "") -> bytes:
-    """Return the PNG of one metric: a row per model with its trials, mean and published mean."""
+def figure(run: str, name: str, models: str = "") -> bytes:
+    """Return a PNG: a figure of the study's report, or a metric with every trial, by their name."""
     from mahalens.report import plots, style  # with matplotlib, which tables do without
     from mahalens.studies.plots import Dots
 
-    records = narrowed(load(run), names_of(models), [metric])
+    records = load(run)
+    plot = next((each for each in records.study.plots if each.name == name), None)
+    metrics = [] if plot else [name]
+    records = narrowed(records, names_of(models), metrics)
     with style.styled():
-        drawn = plots.draw(Dots(title="", metric=metric), records)
+        drawn = plots.draw(plot or Dots(title="", metric=name), records)
         if drawn is None:
-            raise InputError(f"{run} has no trials of {metric}; give another metric")
+            raise InputError(f"{run} has no numbers for {name}; give another figure or metric")
         return style.render(drawn)[0]
 
 

@@ -12,8 +12,8 @@ In a page (MyST Markdown)::
 names one or several folders of ``docs/runs``, or ``all``, and what to show of them: see
 ``docs/results.py``, which makes the same tables in a terminal. ``:fold:`` hides them behind a title
 to click; ``:optional:`` shows nothing as long as the folder is not there. In a sentence or a table
-``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts. A figure of one metric, with all
-trials, means, intervals and published means, and its caption::
+``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts. A figure of the study's
+report by its name, or one of a metric with all trials, means and published means; and its caption::
 
     ```{run-figure} ellipsoids-full final_error
     :models: elliptical, spherical
@@ -78,7 +78,7 @@ class RunTables(SphinxDirective):
 
 
 class RunFigure(SphinxDirective):
-    """The directive ``run-figure``: one metric of a run, drawn."""
+    """The directive ``run-figure``: a figure of a run."""
 
     required_arguments = 2
     has_content = True
@@ -86,17 +86,17 @@ class RunFigure(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the figure with its caption."""
-        name, metric = self.arguments
-        self.env.note_dependency(str(results.RUNS / name / "summary.json"))
+        run, name = self.arguments
+        self.env.note_dependency(str(results.RUNS / run / "summary.json"))
         try:
-            png = results.figure(name, metric, self.options.get("models", ""))
+            png = results.figure(run, name, self.options.get("models", ""))
         except MahalensError as error:
             raise self.error(str(error)) from None
-        drawn = Path("_build", "figures", f"{name}-{metric}.png")
+        drawn = Path("_build", "figures", f"{run}-{name}.png")
         path = Path(self.env.srcdir) / drawn
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png)
-        image = nodes.image(uri=f"/{drawn.as_posix()}", alt=self.options.get("alt", metric))
+        image = nodes.image(uri=f"/{drawn.as_posix()}", alt=self.options.get("alt", name))
         caption = nodes.emphasis()
         inline, messages = self.state.inline_text(" ".join(self.content), self.lineno)
         caption += inline
