@@ -317,7 +317,8 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
 def pool(folders: tuple[Path, ...], out: Path, force: bool, quiet: bool) -> None:
     """Put the trials of several runs together, and judge the claims by all of them.
 
-    The runs differ in --seed and --trials alone. One run alone is judged anew.
+    The runs differ in --seed and --trials, or have the same seeds of other --models and --pixels.
+    One run alone is judged anew.
     """
     with announced(quiet, "pool", *folders):
         from mahalens.report import build_report

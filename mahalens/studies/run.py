@@ -21,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -334,15 +334,16 @@ def measure_costs(study: Study[C], config: C, facts: Mapping[str, Any]) -> list[
 # --- Pooling ----------------------------------------------------------------------------------
 
 _MAY_DIFFER = ("seed", "trials", "group", "budget", "tensorboard")
+_PARTS = ("models", "pixels")  # a run may have some of them, and another the rest
 
 
 def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: str = "") -> None:
     """Put the trials of finished runs of one study together, and judge its claims by all of them.
 
     So a long study can be run in pieces, on several machines or days: the same command with
-    another ``--seed`` each time. Options that decide a trial must be equal; trial i of a model
-    stays paired with trial i of the others. With a single folder the run is judged anew, by the
-    claims of this version.
+    another ``--seed`` each time, or other models and pixels with the same seeds. Options that
+    decide a trial must be equal; trial i of a model stays paired with trial i of the others. With
+    a single folder the run is judged anew, by the claims of this version.
 
     Args:
         folders: finished runs, each with its ``measures.safetensors``.
@@ -360,8 +361,11 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
         for p, r in zip(folders, records, strict=True)
     ]
     _check_pool(study, folders, records, configs, out)
-    trials = sum(_trials_of(config) for config in configs)
-    config = msgspec.structs.replace(configs[0], trials=trials, budget=None)
+    runs = [_pieces(*own) for own in zip(records, configs, strict=True)]
+    measured = [_read_measures(folder) for folder in folders]
+    own = _runs_by_model(runs, measured)
+    trials = sum(_trials_of(configs[place]) for place in next(iter(own.values())))
+    config = msgspec.structs.replace(configs[0], trials=trials, budget=None, **_united(configs))
     deviations = config.deviations()
     record = msgspec.structs.replace(
         records[0],
@@ -370,14 +374,10 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
         scaled=deviations,
         command=command or " ".join(sys.argv),
         options=msgspec.to_builtins(config),
-        pooled=[piece for own in zip(records, configs, strict=True) for piece in _pieces(*own)],
+        pooled=[piece for run in runs for piece in run],
     )
-    pieces = [_read_measures(folder) for folder in folders]
-    missing = {key for piece in pieces for key in pieces[0].keys() ^ piece.keys()}
-    if missing:
-        names = ", ".join(sorted(name_of(model, variant) for variant, model in missing))
-        raise InputError(f"{names}: not in every run; pool runs of the same models")
-    results = Results({key: _together([p[key] for p in pieces]) for key in pieces[0]}, {})
+    joined = {key: _together([measured[p][key] for p in places]) for key, places in own.items()}
+    results = Results(joined, {})
     results.facts = study.check(config, None)
     with RunFolder.create(out, record, force=force) as pooled:
         _conclude(study, config, pooled, results)
@@ -389,6 +389,52 @@ def _pieces(record: RunConfig, config: Config) -> list[Pooled]:
         return record.pooled
     own = {name: getattr(record, name) for name in ("seed", "command", "mahalens", "torch")}
     return [Pooled(trials=_trials_of(config), **own)]
+
+
+def _runs_by_model(
+    runs: Sequence[Sequence[Pooled]], measured: Sequence[Mapping[tuple[str, str], Measures]]
+) -> dict[tuple[str, str], list[int]]:
+    """Return which runs have trials of each variant and model; all must have the same ones."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, measures in enumerate(measured):
+        for key in measures:
+            places.setdefault(key, []).append(place)
+    if any(measures.keys() != places.keys() for measures in measured):
+        variants, models = ({key[i]: None for key in places} for i in (0, 1))
+        places = {key: places.get(key, []) for key in product(variants, models)}
+    # A pooled run names a seed for each of its parts.
+    trials = [list(dict.fromkeys((part.seed, part.trials) for part in run)) for run in runs]
+    first: tuple[str, list[tuple[int, int]]] | None = None
+    for (variant, model), own in places.items():
+        name, drawn = name_of(model, variant), [pair for place in own for pair in trials[place]]
+        seeds = [seed for seed, _ in drawn]
+        if len(set(seeds)) < len(seeds):
+            raise InputError(
+                f"{name}: the same seed twice has the same trials twice ("
+                f"{_seeds(drawn)}); pool runs with different --seed, or with other models"
+            )
+        first = first or (name, drawn)
+        if drawn != first[1]:
+            raise InputError(
+                f"{first[0]} has {_seeds(first[1])}, but {name} {_seeds(drawn)}; pool runs that "
+                "together have the same trials of every model, in the same order"
+            )
+    return places
+
+
+def _seeds(drawn: Sequence[tuple[int, int]]) -> str:
+    trials = ", ".join(f"{count} of seed {seed}" for seed, count in drawn)
+    return f"trials {trials}" if trials else "no trials"
+
+
+def _united(configs: Sequence[C]) -> dict[str, tuple[str, ...]]:
+    """Return the models and pixels that some of the runs have."""
+    lists = [msgspec.structs.asdict(config) for config in configs]
+    return {
+        name: tuple(dict.fromkeys(part for own in lists for part in own[name]))
+        for name in _PARTS
+        if isinstance(lists[0].get(name), tuple)
+    }
 
 
 def _together(pieces: Sequence[Measures]) -> Measures:
@@ -415,25 +461,19 @@ def _check_pool(
             f"{study.name} draws its problem from the seed, so that runs with other seeds are "
             "other problems; give one run more --trials"
         )
-    runs = zip(records, configs, strict=True)
-    seeds = [piece.seed for own in runs for piece in _pieces(*own)]
     for folder, record, config in zip(folders, records, configs, strict=True):
         if folder.resolve() == out.resolve():
             raise InputError(f"{folder}: cannot be pooled into itself; give --out another folder")
         for name, value in msgspec.structs.asdict(config).items():
             first = getattr(configs[0], name)
-            if name not in _MAY_DIFFER and value != first:
+            listed = name in _PARTS and isinstance(value, tuple)
+            if name not in _MAY_DIFFER and not listed and value != first:
                 raise InputError(
                     f"{folder}: --{flag_of(name)} is {value}, but {first} in {folders[0]}; pool "
-                    "runs that differ in --seed and --trials alone"
+                    "runs that differ in --seed, --trials, --models and --pixels alone"
                 )
         if record.inputs != records[0].inputs:
             raise InputError(f"{folder}: its data differ from those of {folders[0]}")
-    if len(set(seeds)) < len(seeds):
-        raise InputError(
-            f"seeds {', '.join(map(str, seeds))}: the same seed twice has the same trials twice; "
-            "pool runs with different --seed"
-        )
 
 
 def _read_measures(folder: Path) -> dict[tuple[str, str], Measures]:

@@ -400,6 +400,38 @@ def test_pooling_one_run_judges_it_anew(name, finished, tmp_path):
     assert Run(tmp_path / "again").numbers() == run.numbers()
 
 
+@pytest.mark.slow
+def test_parts_with_the_same_seeds_make_one_run(tmp_path):
+    def part(name, **options):
+        return make_run("representation", tmp_path / name, **options).path
+
+    whole = part("whole", models=("relu", "abs", "relu2"), trials=2)
+    pieces = [
+        part("raw", models=("relu", "abs"), pixels=("raw",), trials=2),
+        part("normalised", models=("relu", "abs"), pixels=("normalised",), trials=2),
+        part("rest", models=("relu2",), trials=2),
+    ]
+    order = [pieces[1], pieces[0], pieces[2]]
+    pool(order, tmp_path / "united")
+    united = Run(tmp_path / "united")
+    assert united.numbers() == Run(whole).numbers()
+    assert united.config["options"]["models"] == ["relu", "abs", "relu2"]
+    assert united.config["options"]["pixels"] == ["normalised", "raw"]
+    other = part("other", models=("relu", "abs", "relu2"), trials=1, seed=1)
+    pool([united.path, other], tmp_path / "both")  # a pooled run is a run
+    assert Run(tmp_path / "both").config["options"]["trials"] == 3
+    shorter = part("shorter", models=("relu2",), trials=1)
+    for runs, message in (
+        ([*pieces[:2], other], "has trials 2 of seed 0, 1 of seed 1, but"),
+        ([pieces[0], shorter], "has trials 2 of seed 0, but"),
+        (pieces[1:], "no trials; pool"),
+        ([united.path, pieces[2]], "same seed twice"),
+    ):
+        with pytest.raises(InputError, match=message):
+            pool(runs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_pooling_refuses_runs_that_do_not_belong_together(finished, tmp_path):
     run, other = finished("init"), finished("hybrid")
     longer = make_run("init", tmp_path / "longer", seed=1, epochs=3)
