@@ -594,6 +594,8 @@ def ledger_table(records: RunRecords) -> Table:
     columns += [Column(title, True) for title in titles] or [Column("Verdict", True)]
     columns += [Column("Published", True)] * has_published
     notes = [about(records)]
+    if not is_dense and any(judgement.trials_to_decide for judgement in judgements):
+        notes.insert(0, "Beside an undecided one: how many trials like these would decide it.")
     if not is_dense and any(judgement.measured is not None for judgement in judgements):
         notes.insert(0, "Beside a verdict: the number it rests on.")
     if is_compact:
@@ -664,8 +666,12 @@ def _may_change(records: RunRecords, judgement: Judgement) -> bool:
 def _verdict(judgement: Judgement | None, is_dense: bool = False) -> Cell:
     if judgement is None:
         return Cell()
-    measured = "" if judgement.measured is None or is_dense else number(judgement.measured)
-    return Cell(judgement.verdict, note=measured, verdict=True)
+    note = ""
+    if judgement.trials_to_decide and not is_dense:
+        note = f"about {judgement.trials_to_decide:,} trials"
+    elif judgement.measured is not None and not is_dense:
+        note = number(judgement.measured)
+    return Cell(judgement.verdict, note=note, verdict=True)
 
 
 def _total(statements: Iterable[Statement], variant: str) -> Cell:

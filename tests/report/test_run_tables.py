@@ -394,6 +394,18 @@ def test_many_variants_have_signs(many: RunRecords) -> None:
     assert all(cell.note for cell in rows_of(compact)["Bent is more accurate than Plain."][:5])
 
 
+def test_an_undecided_claim_says_how_many_trials_it_wants(run: RunRecords) -> None:
+    open_ = [
+        msgspec.structs.replace(c, verdict="undecided", measured=None, trials_to_decide=1_200)
+        for c in run.summary.claims
+    ]
+    table = show.ledger_table(with_summary(run, claims=open_))
+    cell = rows_of(table)["Bent is more accurate than Plain."][0]
+    assert (cell.text, cell.note) == ("undecided", "about 1,200 trials")
+    assert table.notes[0].startswith("Beside an undecided one: how many trials")
+    assert not any("undecided one" in note for note in show.ledger_table(run).notes)
+
+
 def test_variants_that_the_run_lacks_are_named(run: RunRecords) -> None:
     other = [
         msgspec.structs.replace(c, data="mnist", id=f"{c.id[:-5]}/mnist")
