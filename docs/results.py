@@ -62,9 +62,9 @@ def render(runs: Sequence[str], show: str = "", models: str = "", metrics: str =
         metrics: names of the metrics to show, in this order; by default those of the study.
     """
     parts = names_of(show or DEFAULT)
-    if list(runs) == ["all"]:
-        runs = sorted(folder.name for folder in RUNS.iterdir() if folder.is_dir())
-    records = {name: narrowed(load(name), names_of(models), names_of(metrics)) for name in runs}
+    records = {
+        name: narrowed(load(name), names_of(models), names_of(metrics)) for name in runs_of(runs)
+    }
     if not records:
         raise InputError("no run is named; give the name of a folder in docs/runs")
     if len(parts) == 1 and parts[0] in TOGETHER:
@@ -73,6 +73,13 @@ def render(runs: Sequence[str], show: str = "", models: str = "", metrics: str =
         if part not in PARTS:
             raise InputError(f"{part}: unknown part; give {', '.join((*PARTS, *TOGETHER))}")
     return [line for run in records.values() for part in parts for line in PARTS[part](run)]
+
+
+def runs_of(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of runs; of "all" alone, all in :data:`RUNS`."""
+    if list(names) != ["all"]:
+        return names
+    return sorted(folder.name for folder in RUNS.iterdir() if folder.is_dir())
 
 
 def names_of(text: str) -> list[str]:
@@ -159,10 +166,9 @@ def took(records: RunRecords) -> str:
 def line(records: RunRecords) -> list[str]:
     """Return an item of a list: trials of a model, time and command of a run."""
     trials = max((row.n for row in records.summary.rows), default=0)
-    command = f"`{commands(records)[0]}`" + ", pooled with other seeds" * bool(
-        records.config.pooled
-    )
-    return [f"- **{records.folder.name}**, {trials} trials, {took(records)}: {command}"]
+    others = ", pooled with other seeds" if records.config.pooled else ""
+    how = f"`{commands(records)[0]}`{others}"
+    return [f"- **{records.folder.name}**, {trials} trials, {took(records)}: {how}"]
 
 
 def in_markdown(make: Callable[[RunRecords], Sequence[Table]]) -> Callable[[RunRecords], list[str]]:

@@ -54,7 +54,7 @@ class RunTables(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the tables as nodes of the page."""
-        names = self.arguments[0].split()
+        names = results.runs_of(self.arguments[0].split())
         folders = [results.RUNS / name for name in names]
         for folder in folders:
             self.env.note_dependency(str(folder / "summary.json"))

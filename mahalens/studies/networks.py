@@ -399,6 +399,16 @@ class Reading:
         return at.abs().transpose(1, 2) / variance.sqrt().unsqueeze(-1)
 
 
+def nearest_cosines(rows: Tensor, axes: Tensor) -> Tensor:
+    """Return the cosine of rows ``[T, H, D]`` with their nearest axis, mean over the rows ``[T]``.
+
+    Axes are columns ``[..., D, R]`` of length 1, at right angles; what a row has in directions
+    without an axis does not count.
+    """
+    parts = torch.nn.functional.normalize(rows @ axes.to(rows), dim=-1)
+    return parts.abs().amax(-1).mean(-1)
+
+
 def centre_metrics(positions: Tensor) -> dict[str, Tensor]:
     """Return own and other centres, averaged over classes ``[T]``; NaN for constant outputs."""
     classes = positions.shape[1]

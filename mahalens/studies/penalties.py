@@ -526,10 +526,10 @@ def row_measures(stack: TrialStack, covariance: Tensor) -> dict[str, Tensor]:
 
 def axis_cosines(stack: TrialStack, covariance: Tensor) -> Tensor:
     """Return the cosine of rows with their nearest principal axis ``[T]``, mean over the rows."""
-    rows = torch.nn.functional.normalize(stack.tensors()[HIDDEN], dim=-1)
-    axes = torch.linalg.eigh(covariance.double()).eigenvectors.to(rows)
-    nearest: Tensor = (rows @ axes).abs().amax(-1)
-    return nearest.mean(-1)
+    from mahalens.studies.networks import nearest_cosines
+
+    axes = torch.linalg.eigh(covariance.double()).eigenvectors
+    return nearest_cosines(stack.tensors()[HIDDEN], axes)
 
 
 def dead_units(stack: TrialStack, x: Tensor) -> Tensor:

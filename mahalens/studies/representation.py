@@ -364,7 +364,7 @@ METRICS: dict[str, Metric] = {
         log=True,
     ),
     "prototype_shift": Metric(
-        "Way of the prototypes",
+        "Movement of the prototypes",
         "Of OffsetL2: how far training moves mu of a class, in lengths of the mean of the class's "
         "activations in the last hidden layer, averaged over classes.",
         "lengths",
@@ -390,7 +390,7 @@ METRICS: dict[str, Metric] = {
         None,
     ),
     "scale_shift": Metric(
-        "Way of the scales",
+        "Movement of the scales",
         "Of OffsetL2: how far training moves alpha of a class, in lengths of where it started, "
         "averaged over classes.",
         "lengths",
@@ -398,7 +398,7 @@ METRICS: dict[str, Metric] = {
     ),
     "scales_as_spreads": Metric(
         "Scales as inverse spreads",
-        "Of OffsetL2: rank correlation of alpha's size with 1 over the spread of the class's "
+        "Of OffsetL2: rank correlation of alpha's size with the inverse spread of the class's "
         "activations, over the units of the last hidden layer, averaged over classes. 1 where "
         "distances are measured in spreads.",
         "correlation",
@@ -743,6 +743,7 @@ def prototype_metrics(
     data: LabelledData,
 ) -> dict[str, Tensor]:
     """Return what became of OffsetL2's prototypes and scales ``[T]``, and of a linear layer."""
+    from mahalens.init.targets import principal_axes
     from mahalens.studies.networks import accuracies, part_of
     from mahalens.train import TrialStack
 
@@ -776,26 +777,19 @@ def prototype_metrics(
         "scales_as_spreads": -_rank_correlation(after[alpha].abs().cpu(), spreads).mean(1),
     }
     if all(layer.kind == "Linear" for layer in stack.chain.layers[: training.below]):
-        axes = principal_axes(x.cpu())
+        axes = principal_axes(x.double().cpu(), torch.finfo(x.dtype).eps).directions.T
         found["axis_cosine"] = axis_cosine(hidden, axes)
         found["axis_cosine_start"] = axis_cosine(part_of(start, training.below), axes)
     return found
 
 
-def principal_axes(x: Tensor) -> Tensor:
-    """Return the principal axes ``[D, R]`` along which samples ``[N, D]`` differ."""
-    variances, axes = torch.linalg.eigh(torch.cov(x.double().T))
-    some: Tensor = axes[:, variances > 1e-9 * variances[-1]]
-    return some
-
-
 def axis_cosine(linear: TrialStack, axes: Tensor) -> Tensor:
-    """Return the mean over units of the largest cosine of their weights with an axis ``[T]``."""
+    """Return how near the rows of linear layers come to axes ``[D, R]``, seen as one layer."""
+    from mahalens.studies.networks import nearest_cosines
+
     points = torch.cat([torch.zeros(1, len(axes)), torch.eye(len(axes))])
     at = linear(points.to(linear.values)).double().cpu()
-    weights = (at[:, 1:] - at[:, :1]).transpose(1, 2) @ axes  # [T, H, R]
-    cosines: Tensor = weights.abs().amax(-1) / torch.linalg.vector_norm(weights, dim=-1)
-    return cosines.mean(1)
+    return nearest_cosines((at[:, 1:] - at[:, :1]).transpose(1, 2), axes)
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> Tensor:

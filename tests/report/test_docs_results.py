@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from runs import WITHOUT_VARIANTS, edit, write_run
 
 from mahalens.errors import InputError
+from runs import WITHOUT_VARIANTS, edit, write_run
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "results.py"
 Print = Callable[..., str]
@@ -193,8 +193,7 @@ def test_every_table_of_every_page_can_be_made() -> None:
     studies = {p.stem: p.stem for p in PAGES if p.parent.name == "studies" and p.stem != "index"}
     studies["depth"] = "representation"  # of which it is a part
     for page, names, options in requests():
-        if names == ["all"]:
-            names = sorted(path.name for path in RESULTS["RUNS"].iterdir() if path.is_dir())
+        names = RESULTS["runs_of"](names)
         there = all((RESULTS["RUNS"] / name).is_dir() for name in names)
         if "optional" in options and not there:
             continue

@@ -15,6 +15,7 @@ from small_runs import config_of, make_run
 from torch import nn
 
 from mahalens.data import LabelledData
+from mahalens.init.targets import principal_axes
 from mahalens.nn import Chain, OffsetL2
 from mahalens.studies import networks as of
 from mahalens.studies.representation import (
@@ -29,7 +30,6 @@ from mahalens.studies.representation import (
     axis_cosine,
     choose_models,
     measure,
-    principal_axes,
     prototype_metrics,
     published_value,
     text_of,
@@ -310,10 +310,7 @@ def test_scales_are_compared_with_the_spreads_of_their_class():
 @pytest.mark.parametrize("depth", [1, 2])
 def test_principal_axes_are_found_in_a_linear_layer(depth):
     data = blobs()
-    axes = principal_axes(data.x)
-    assert torch.allclose(axes.T @ axes, torch.eye(axes.shape[1]).double())
-    constant = torch.cat([data.x, torch.ones(len(data.x), 1)], 1)
-    assert principal_axes(constant).shape[1] == axes.shape[1]  # nothing differs there
+    axes = principal_axes(data.x.double(), 1e-7).directions.T
     start = starts("linear-l2", data, depth=depth)
     below = of.part_of(start, depth)
     chance = axis_cosine(below, axes)
@@ -332,6 +329,12 @@ def test_principal_axes_are_found_in_a_linear_layer(depth):
         tensors["1.weight"] = torch.eye(units).expand(2, -1, -1)
     learned = of.part_of(TrialStack.from_tensors(start.model, tensors), depth)
     assert axis_cosine(learned, axes).tolist() == pytest.approx([1, 1])
+
+
+def test_directions_without_an_axis_do_not_count():
+    rows = torch.tensor([[[3.0, 0.0, 4.0], [1.0, 1.0, 0.0]], [[0.0, 0.0, 1.0], [0.0, -2.0, 0.0]]])
+    axes = torch.eye(3)[:, :2]
+    assert of.nearest_cosines(rows, axes).tolist() == pytest.approx([(1 + 0.5**0.5) / 2, 0.5])
 
 
 def test_trial_i_of_every_model_starts_from_the_same_first_layer():
