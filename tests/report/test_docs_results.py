@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from runs import WITHOUT_VARIANTS, edit, write_run
 
 from mahalens.errors import InputError
-from runs import WITHOUT_VARIANTS, edit, write_run
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "results.py"
 Print = Callable[..., str]
