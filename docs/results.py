@@ -225,16 +225,9 @@ def by_variant(records: RunRecords) -> list[Table]:
     tables = results_tables(records)
     models = [records.study.look(model).label for model in records.models()]
     metrics = tables[0].columns[1:]
-    cells = {
-        (table.title, line[0].text): line[1:]
-        for table in tables
-        for line in table.lines
-        if not isinstance(line, Section)
-    }
-    none = (Cell(),) * len(metrics)
     head = Column(records.study.variant.capitalize(), True)
     if len(models) == 1:
-        lines = tuple((Cell(t.title), *cells.get((t.title, models[0]), none)) for t in tables)
+        lines = tuple((Cell(table.title), *cells_of(table, models[0])) for table in tables)
         return [replace(tables[0], title=models[0], columns=(head, *metrics), lines=lines)]
     return [
         replace(
@@ -242,12 +235,19 @@ def by_variant(records: RunRecords) -> list[Table]:
             title=metric.label,
             columns=(head, *map(Column, models)),
             lines=tuple(
-                (Cell(t.title), *(cells.get((t.title, model), none)[place] for model in models))
-                for t in tables
+                (Cell(table.title), *(cells_of(table, model)[place] for model in models))
+                for table in tables
             ),
         )
         for place, metric in enumerate(metrics)
     ]
+
+
+def cells_of(table: Table, model: str) -> tuple[Cell, ...]:
+    """Return the cells of a model's line in a table of results; empty ones if it has none."""
+    lines = (line for line in table.lines if not isinstance(line, Section))
+    found = (line[1:] for line in lines if line[0].text == model)
+    return next(found, (Cell(),) * (len(table.columns) - 1))
 
 
 PARTS: dict[str, Callable[[RunRecords], list[str]]] = {
@@ -287,20 +287,23 @@ def verdicts(runs: dict[str, RunRecords]) -> Table:
 
 
 def means(runs: dict[str, RunRecords]) -> Table:
-    """Return the mean of each model with a column per run and variant, metric by metric."""
-    parts = {
-        f"{name}, {part.variant}" if len(records.variants()) > 1 else name: part
-        for name, records in runs.items()
-        for part in records.variants()
-    }
-    first = next(iter(parts.values()))
+    """Return the results of each model with a column per run and variant, metric by metric."""
+    tables: dict[str, Table] = {}
+    for name, records in runs.items():
+        for table in (own := results_tables(records)):
+            variant = table.title if len(own) > 1 or len(runs) == 1 else ""
+            tables[", ".join(filter(None, (name if len(runs) > 1 else "", variant)))] = table
+    first = next(iter(runs.values()))
+    metrics = [column.label for column in next(iter(tables.values())).columns[1:]]
     lines: list[Section | tuple[Cell, ...]] = []
-    for metric in first.study.shown:
-        lines.append(Section(first.metric(metric).label))
-        for model in first.models():
-            cells = (Cell(mean_of(part.row(model, metric))) for part in parts.values())
-            lines.append((Cell(first.study.look(model).label), *cells))
-    return Table("", (Column("Model", True), *map(Column, parts)), tuple(lines))
+    for place, metric in enumerate(metrics):
+        lines += [Section(metric)] * (len(metrics) > 1)
+        for model in (first.study.look(name).label for name in first.models()):
+            lines.append(
+                (Cell(model), *(cells_of(table, model)[place] for table in tables.values()))
+            )
+    head = metrics[0] if len(metrics) == 1 else first.study.thing.capitalize()
+    return Table("", (Column(head, True), *map(Column, tables)), tuple(lines))
 
 
 def verdict_counts(runs: Sequence[str]) -> str:
