@@ -9,6 +9,7 @@ caller's set-up of matplotlib stays as it is. Nothing here knows a study by name
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -809,7 +810,7 @@ def _draw_against(plot: kinds.Against, records: RunRecords) -> Figure | None:
         zero = [] if metric.log else [0.0]
         drawn = [m for m in models if (s := _spread(variant, m, name)) and (s[0] or not metric.log)]
         scale = PlainScale([*_shown(variant, drawn, name), *zero], metric.log)
-        entries |= _draw_lines(ax, plot, variant, name, drawn, across, scale)
+        entries |= _draw_lines(ax, plot, variant, name, drawn, models, across, scale)
         scale.set(ax.yaxis, 0.09)
         title = ": ".join(filter(None, (variant.title, metric.label if several else "")))
         ax.set_title(plain(title), loc="left", fontsize=9.5 if several else None)
@@ -829,13 +830,17 @@ def _draw_lines(
     plot: kinds.Against,
     records: RunRecords,
     metric: str,
+    drawn: Sequence[str],
     models: Sequence[str],
     across: PlainScale,
     scale: PlainScale,
 ) -> dict[str, Entry]:
-    """Draw a line through the models of each name, and levels for models without a number."""
+    """Draw a line through the models of each name, and levels for models without a number.
+
+    Markers and dashes go by all ``models``, so that they mean the same in all panels.
+    """
     looks = _looks(records, models)
-    spreads = {m: scale.at(s).tolist() for m in models if (s := _spread(records, m, metric))}
+    spreads = {m: scale.at(s).tolist() for m in drawn if (s := _spread(records, m, metric))}
     lines: dict[str, dict[float, str]] = {}
     for model in models:
         if (number := plot.at(model)) is not None:
@@ -843,7 +848,10 @@ def _draw_lines(
     if not scale.log:
         ax.axhline(0.0, color=INK, lw=0.9, zorder=2)
     entries: dict[str, Entry] = {}
-    for turn, (name, line) in enumerate(lines.items()):
+    for turn, (name, every) in enumerate(lines.items()):
+        line = {number: model for number, model in every.items() if model in spreads}
+        if not line:
+            continue
         colours = {looks[model].colour for model in line.values()}
         colour = colours.pop() if len(colours) == 1 else PALETTE[turn % len(PALETTE)]
         style: dict[str, Any] = {"color": colour, "marker": "os^Dv"[turn % 5], "ms": 5.5, "lw": 1.6}
@@ -855,8 +863,14 @@ def _draw_lines(
         ax.plot(places, [spreads[line[number]][0] for number in sorted(line)], zorder=4, **style)
         entries[name] = key(plain(name), **style)
     levels = [model for model in models if plot.at(model) is None]
-    for turn, model in enumerate(levels):
-        look, (level, low, high) = looks[model], spreads[model]
+    alike: Counter[str] = Counter()  # Levels of one colour differ by their dashes.
+    for model in levels:
+        look = looks[model]
+        turn = alike[look.colour]
+        alike[look.colour] += 1
+        if model not in spreads:
+            continue
+        level, low, high = spreads[model]
         style = {"color": look.colour, "ls": LINES[1 + turn % (len(LINES) - 1)], "lw": 1.3}
         if len(levels) == 1:
             ax.axhspan(low, high, color=look.colour, alpha=0.1, lw=0, zorder=1)

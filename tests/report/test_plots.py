@@ -730,6 +730,18 @@ def test_several_metrics_have_panels_and_a_level_of_zero_is_left_out(single):
     assert not any(points(line)[0] == [0, 1] for line in loss.lines)
 
 
+def test_a_line_keeps_its_marker_where_another_has_no_numbers(single):
+    rows = [r for r in single.summary.rows if r.metric != "loss" or not r.model.startswith("relu")]
+    less = replace(single, summary=changed(single.summary, rows=rows), all_trials={})
+    at = {"relu": 1.0, "abs": 1.0, "abs-2": 2.0}
+    asked = plot(
+        plots.Against, metrics=("dead", "loss"), at=at.get, line=lambda m: m[:3], label="R"
+    )
+    dead, loss = drawn(asked, less).axes
+    assert len(marked(dead, "o")) == len(marked(dead, "s")) == len(marked(loss, "s")) == 1
+    assert not marked(loss, "o")
+
+
 # --- Levels -----------------------------------------------------------------------------------
 
 OFFSETS = {"kinds": ("offset",), "axes": ("offset (%)",), "percent": True, "limits": (0, 100)}
