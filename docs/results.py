@@ -105,7 +105,11 @@ def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str])
             summary,
             rows=[row for row in summary.rows if row.model in models],
             outcomes=[outcome for outcome in summary.outcomes if outcome.model in models],
-            comparisons=[c for c in summary.comparisons if {c.a, c.b} <= set(models)],
+            comparisons=[  # In a run with variants they are named "relu (iris)".
+                c
+                for c in summary.comparisons
+                if {name.partition(" (")[0] for name in (c.a, c.b)} <= set(models)
+            ],
         )
         keep = {
             variant: {

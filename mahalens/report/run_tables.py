@@ -474,7 +474,14 @@ def _comparison(records: RunRecords, line: Comparison) -> tuple[Cell, ...]:
 def _estimate(
     value: float | None, low: float | None, high: float | None, bold: bool = False
 ) -> Cell:
+    """Return an estimate with its interval; what only rounding keeps from 0 is 0.
+
+    >>> _estimate(-2.8e-15, -0.6, 0.6).text
+    '0'
+    """
     ends = interval([low, high])
+    if value and low is not None and high is not None and abs(value) < 1e-9 * (high - low):
+        value = 0.0
     return Cell(signed(value), below="" if ends == MISSING else ends, bold=bold)
 
 
