@@ -112,12 +112,28 @@ def test_claims_of_several_runs(results: Print, tmp_path: Path) -> None:
 def test_means_of_several_runs(results: Print, tmp_path: Path) -> None:
     both = write_run(tmp_path / "both")
     plain = write_run(tmp_path / "plain", WITHOUT_VARIANTS)
-    lines = results("--show", "means", "--metrics", "loss", both, plain).splitlines()
-    assert lines[0] == f"| Model | {both}, iris | {both}, wine | {plain} |"
+    lines = results("--show", "means", "--metrics", "loss,accuracy", both, plain).splitlines()
+    assert lines[0] == f"| Model | {both}, Iris | {both}, Wine | {plain} |"
     assert lines[2] == "| **loss** |  |  |  |"
-    (bent,) = (line.split(" | ") for line in lines if line.startswith("| bent | "))
+    bent = next(line.split(" | ") for line in lines if line.startswith("| bent | "))
     trials = RESULTS["load"](plain).values("bent", "loss").values()
-    assert float(bent[3].split(" ")[0]) == pytest.approx(sum(trials) / len(trials), rel=0.01)
+    mean = float(bent[3].split(" ")[0].strip("*"))
+    assert mean == pytest.approx(sum(trials) / len(trials), rel=0.01)
+
+
+def test_means_of_one_run_and_one_metric(results: Print, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    lines = results("--show", "means", "--metrics", "loss", run).splitlines()
+    assert lines[0] == "| loss | Iris | Wine |"
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| plain", "| bent", "| round"]
+    cells = results("--show", "results", "--metrics", "loss", run)
+    assert f"| bent | {lines[3].split(' | ')[1]} |" in cells
+
+
+def test_tests_of_some_models(results: Print, tmp_path: Path) -> None:
+    text = results("--show", "tests", "--models", "plain,bent", write_run(tmp_path / "run"))
+    assert text.count("| bent − plain | ") > 0
+    assert "round" not in text
 
 
 @pytest.mark.parametrize("form", ["figures", "draws"])
