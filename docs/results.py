@@ -292,22 +292,24 @@ def verdicts(runs: dict[str, RunRecords]) -> Table:
 
 def means(runs: dict[str, RunRecords]) -> Table:
     """Return the results of each model with a column per run and variant, metric by metric."""
-    tables: dict[str, Table] = {}
-    for name, records in runs.items():
-        for table in (own := results_tables(records)):
-            variant = table.title if len(own) > 1 or len(runs) == 1 else ""
-            tables[", ".join(filter(None, (name if len(runs) > 1 else "", variant)))] = table
     first = next(iter(runs.values()))
-    metrics = [column.label for column in next(iter(tables.values())).columns[1:]]
+    models = [first.study.look(name).label for name in first.models()]
     lines: list[Section | tuple[Cell, ...]] = []
-    for place, metric in enumerate(metrics):
-        lines += [Section(metric)] * (len(metrics) > 1)
-        for model in (first.study.look(name).label for name in first.models()):
-            lines.append(
-                (Cell(model), *(cells_of(table, model)[place] for table in tables.values()))
-            )
-    head = metrics[0] if len(metrics) == 1 else first.study.thing.capitalize()
-    return Table("", (Column(head, True), *map(Column, tables)), tuple(lines))
+    columns: dict[str, Table] = {}
+    for metric in (shown := [name for name in first.study.shown if name in first.metrics()]):
+        for name, records in runs.items():
+            for table in (own := results_tables(narrowed(records, (), (metric,)))):
+                variant = table.title if len(own) > 1 or len(runs) == 1 else ""
+                columns[", ".join(filter(None, (name if len(runs) > 1 else "", variant)))] = table
+        head = next(iter(columns.values())).columns[1].label
+        lines += [Section(head)] * (len(shown) > 1)
+        lines += [
+            (Cell(model), *(cells_of(table, model)[0] for table in columns.values()))
+            for model in models
+        ]
+    if len(shown) != 1:
+        head = first.study.thing.capitalize()
+    return Table("", (Column(head, True), *map(Column, columns)), tuple(lines))
 
 
 def verdict_counts(runs: Sequence[str]) -> str:
