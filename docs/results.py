@@ -68,7 +68,8 @@ def render(runs: Sequence[str], show: str = "", models: str = "", metrics: str =
     if not records:
         raise InputError("no run is named; give the name of a folder in docs/runs")
     if len(parts) == 1 and parts[0] in TOGETHER:
-        return [TOGETHER[parts[0]](records).markdown(), ""]
+        table = TOGETHER[parts[0]](records)
+        return [*table.notes, *[""] * bool(table.notes), table.markdown(), ""]
     for part in parts:
         if part not in PARTS:
             raise InputError(f"{part}: unknown part; give {', '.join((*PARTS, *TOGETHER))}")
@@ -277,7 +278,7 @@ def side_by_side(runs: dict[str, RunRecords]) -> Table:
     lines = tuple(
         line if isinstance(line, Section) else line[: len(runs) + 1] for line in table.lines
     )
-    return replace(table, columns=table.columns[: len(runs) + 1], lines=lines)
+    return replace(table, columns=table.columns[: len(runs) + 1], lines=lines, notes=())
 
 
 def verdicts(runs: dict[str, RunRecords]) -> Table:
@@ -309,7 +310,8 @@ def means(runs: dict[str, RunRecords]) -> Table:
         ]
     if len(shown) != 1:
         head = first.study.thing.capitalize()
-    return Table("", (Column(head, True), *map(Column, columns)), tuple(lines))
+    heads = (Column(head, True), *map(Column, columns))
+    return Table("", heads, tuple(lines), results_tables(first)[0].notes)
 
 
 def verdict_counts(runs: Sequence[str]) -> str:

@@ -112,7 +112,9 @@ def test_claims_of_several_runs(results: Print, tmp_path: Path) -> None:
 def test_means_of_several_runs(results: Print, tmp_path: Path) -> None:
     both = write_run(tmp_path / "both")
     plain = write_run(tmp_path / "plain", WITHOUT_VARIANTS)
-    lines = results("--show", "means", "--metrics", "loss,accuracy", both, plain).splitlines()
+    text = results("--show", "means", "--metrics", "loss,accuracy", both, plain)
+    note, lines = text.split("\n\n")[0], text.split("\n\n")[1].splitlines()
+    assert note.startswith("Mean over the trials ± half-width of its 95 % interval.")
     assert lines[0] == f"| Model | {both}, Iris | {both}, Wine | {plain} |"
     assert lines[2] == "| **loss** |  |  |  |"
     bent = next(line.split(" | ") for line in lines if line.startswith("| bent | "))
@@ -123,7 +125,7 @@ def test_means_of_several_runs(results: Print, tmp_path: Path) -> None:
 
 def test_means_of_one_run_and_one_metric(results: Print, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    lines = results("--show", "means", "--metrics", "loss", run).splitlines()
+    lines = results("--show", "means", "--metrics", "loss", run).split("\n\n")[1].splitlines()
     assert lines[0] == "| loss | Iris | Wine |"
     assert [line.split(" | ")[0] for line in lines[2:5]] == ["| plain", "| bent", "| round"]
     cells = results("--show", "results", "--metrics", "loss", run)
