@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from mahalens.errors import InputError, RunFolderError
-from mahalens.report.records import Row, RunRecords, load_run
+from mahalens.report.records import Row, RunRecords, load_run, split_name
 from mahalens.report.run_tables import (
     about,
     all_endings,
@@ -68,8 +68,7 @@ def render(runs: Sequence[str], show: str = "", models: str = "", metrics: str =
     if not records:
         raise InputError("no run is named; give the name of a folder in docs/runs")
     if len(parts) == 1 and parts[0] in TOGETHER:
-        table = TOGETHER[parts[0]](records)
-        return [*table.notes, *[""] * bool(table.notes), table.markdown(), ""]
+        return written([replace(TOGETHER[parts[0]](records), title="")])
     for part in parts:
         if part not in PARTS:
             raise InputError(f"{part}: unknown part; give {', '.join((*PARTS, *TOGETHER))}")
@@ -106,10 +105,10 @@ def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str])
             summary,
             rows=[row for row in summary.rows if row.model in models],
             outcomes=[outcome for outcome in summary.outcomes if outcome.model in models],
-            comparisons=[  # In a run with variants they are named "relu (iris)".
+            comparisons=[
                 c
                 for c in summary.comparisons
-                if {name.partition(" (")[0] for name in (c.a, c.b)} <= set(models)
+                if {split_name(name)[0] for name in (c.a, c.b)} <= set(models)
             ],
         )
         keep = {
@@ -177,19 +176,20 @@ def line(records: RunRecords) -> list[str]:
 
 
 def in_markdown(make: Callable[[RunRecords], Sequence[Table]]) -> Callable[[RunRecords], list[str]]:
-    """Return a part that writes tables with their titles, and each note once."""
+    """Return a part that writes the tables of a run."""
+    return lambda records: written(make(records))
 
-    def part(records: RunRecords) -> list[str]:
-        lines: list[str] = []
-        before: tuple[str, ...] = ()
-        for table in filter(None, make(records)):
-            if table.notes and table.notes != before:
-                lines += [" ".join(table.notes), ""]
-            before = table.notes
-            lines += [*([f"**{table.title}**", ""] if table.title else []), table.markdown(), ""]
-        return lines
 
-    return part
+def written(tables: Sequence[Table]) -> list[str]:
+    """Return tables in Markdown with their titles, and each note once."""
+    lines: list[str] = []
+    before: tuple[str, ...] = ()
+    for table in filter(None, tables):
+        if table.notes and table.notes != before:
+            lines += [" ".join(table.notes), ""]
+        before = table.notes
+        lines += [*([f"**{table.title}**", ""] if table.title else []), table.markdown(), ""]
+    return lines
 
 
 def claims(records: RunRecords) -> list[Table]:

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from mahalens.report import array_plots
-from mahalens.report.records import Comparison, Curve, RunRecords
+from mahalens.report.records import Comparison, Curve, RunRecords, split_name
 from mahalens.report.style import (
     DASHED,
     GREY,
@@ -590,8 +590,8 @@ def _draw_differences(plot: kinds.Differences, records: RunRecords) -> Figure | 
 def _reference(plot: kinds.Differences, records: RunRecords) -> str:
     """Return the label of the model that all others were tested against; empty if several were."""
     lines = [line for line in records.summary.comparisons if line.metric == plot.metric]
-    seconds = {_bare(line.b) for line in lines}
-    if len(seconds) != 1 or any(_bare(line.a) in seconds for line in lines):
+    seconds = {split_name(line.b)[0] for line in lines}
+    if len(seconds) != 1 or any(split_name(line.a)[0] in seconds for line in lines):
         return ""
     return records.study.look(seconds.pop()).label
 
@@ -602,22 +602,13 @@ def _tests(plot: kinds.Differences, records: RunRecords, against: str) -> dict[s
     for line in records.summary.comparisons:
         if line.metric != plot.metric or line.mean_difference is None:
             continue
-        if plot.models is not None and not plot.models(_bare(line.a)):
+        if plot.models is not None and not plot.models(split_name(line.a)[0]):
             continue
-        first, second = (records.study.look(_bare(name)).label for name in (line.a, line.b))
+        first, second = (records.study.look(split_name(name)[0]).label for name in (line.a, line.b))
         if not against and ", " in first:  # or the minus would seem to belong to the last word
             first = f"({first})"
         tests[first if against else f"{first} − {second}"] = line
     return tests
-
-
-def _bare(name: str) -> str:
-    """Return a model without its variant.
-
-    >>> _bare("relu2 (raw)"), _bare("relu2")
-    ('relu2', 'relu2')
-    """
-    return name.partition(" (")[0]
 
 
 def _ends(line: Comparison) -> list[float]:

@@ -294,6 +294,16 @@ class RunRecords:
         )
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Return model and variant of a name in a comparison.
+
+    >>> split_name("relu2 (raw)"), split_name("relu2")
+    (('relu2', 'raw'), ('relu2', ''))
+    """
+    model, _, variant = name.partition(" (")
+    return model, variant.removesuffix(")")
+
+
 def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Return names without repetition: those that are known in their order, then the others.
 

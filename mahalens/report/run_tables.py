@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from mahalens.report.records import Comparison, Outcome, Row, RunRecords, in_order
+from mahalens.report.records import Comparison, Outcome, Row, RunRecords, in_order, split_name
 from mahalens.report.tables import (
     MISSING,
     Cell,
@@ -487,7 +487,7 @@ def _estimate(
 
 def pair_label(records: RunRecords, a: str, b: str) -> str:
     """Return what is subtracted from what; of a model against itself, its name and variants."""
-    (first, here), (second, there) = (_split_name(name) for name in (a, b))
+    (first, here), (second, there) = (split_name(name) for name in (a, b))
     labels = [records.study.look(model).label for model in (first, second)]
     if first == second:
         variants = [records.study.variant_title(variant) for variant in (here, there)]
@@ -495,11 +495,6 @@ def pair_label(records: RunRecords, a: str, b: str) -> str:
     if ", " in labels[0]:  # "ReLU, bias": or the minus would seem to belong to "bias"
         labels[0] = f"({labels[0]})"
     return f"{labels[0]} − {labels[1]}"
-
-
-def _split_name(name: str) -> tuple[str, str]:
-    model, bracket, rest = name.partition(" (")
-    return (model, rest.removesuffix(")")) if bracket else (name, "")
 
 
 # --- Claims -----------------------------------------------------------------------------------
