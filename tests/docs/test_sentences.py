@@ -1,0 +1,189 @@
+"""Numbers in sentences are those of the runs in ``docs/runs``.
+
+Tables are made from the runs when the site is built; sentences are typed. Each one here is written
+again from its run, so that a run with more trials shows which sentences have to follow.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOP = Path(__file__).parents[2]
+RUNS = TOP / "docs" / "runs"
+WORDS = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen", "twenty",
+]  # fmt: skip
+
+
+class Run:
+    """The summary of a committed run."""
+
+    def __init__(self, name: str, group: str = "") -> None:
+        self.name, self.group = name, group
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((RUNS / self.name / "summary.json").read_text(encoding="utf-8"))
+
+    def row(self, model: str, metric: str) -> dict[str, Any]:
+        (row,) = [
+            row
+            for row in self.summary["rows"]
+            if (row["model"], row["metric"]) == (model, metric)
+            and (not self.group or self.group in row["group"].values())
+        ]
+        return row
+
+    def mean(self, model: str, metric: str) -> float:
+        return self.row(model, metric)["mean"]
+
+    def interval(self, model: str, metric: str, form: str = ".0f") -> str:
+        low, high = self.row(model, metric)["ci95"]
+        return f"{low:{form}} to {high:{form}}".replace("-", "−")
+
+    def trials(self, model: str, metric: str = "test_accuracy") -> int:
+        return self.row(model, metric)["n"]
+
+    def difference(self, a: str, b: str, metric: str = "test_accuracy") -> dict[str, Any]:
+        in_group = f" ({self.group})" if self.group else ""
+        (line,) = [
+            line
+            for line in self.summary["comparisons"]
+            if (line["a"], line["b"], line["metric"]) == (a + in_group, b + in_group, metric)
+        ]
+        return line
+
+    @property
+    def verdicts(self) -> str:
+        """The verdicts on claims of the sources."""
+        claims = [claim for claim in self.summary["claims"] if claim["source"] != "this project"]
+        holds, fails, undecided = (
+            sum(claim["verdict"] == verdict for claim in claims)
+            for verdict in ("holds", "fails", "undecided")
+        )
+        decided = WORDS[holds + fails + undecided]
+        return f"{decided} claims {holds} hold, {fails} fail and {undecided} are undecided"
+
+
+def points(line: dict[str, Any], form: str = ".2f", sign: int = 1) -> str:
+    """Return a difference with its interval."""
+    ends = sorted(sign * line[f"difference_ci95_{end}"] for end in ("low", "high"))
+    return f"{sign * line['mean_difference']:{form}} points ({ends[0]:{form}} to {ends[1]:{form}})"
+
+
+def readme() -> list[str]:
+    table1, perturbed = Run("table1-raw", "raw"), Run("perturbation-full", "raw")
+    gaussian, ellipsoids = Run("gaussian-10d"), Run("ellipsoids-full")
+    mse = f"{gaussian.mean('abs', 'train_mse'):.1e}".replace("e-0", "e-")
+    return [
+        f"Abs: MSE ({gaussian.trials('abs', 'train_mse')} trials) | 0.0339 | {mse} |",
+        f"raw MNIST, ReLU: accuracy ({table1.trials('relu')} trials) | 95.64 (notes) | "
+        f"{table1.mean('relu', 'test_accuracy'):.2f} |",
+        f"ReLU2, held to intensities | 47.20 | {table1.mean('relu2', 'test_accuracy'):.2f} |",
+        f"ReLU2-Neg, to distances | 94.93 | {table1.mean('relu2-neg', 'test_accuracy'):.2f} |",
+        f"training accuracy ({perturbed.trials('abs-bias')} trials) | 23.43 | "
+        f"{perturbed.mean('abs-bias', 'offset_0.25'):.2f} |",
+        f"error ({ellipsoids.trials('elliptical', 'final_error')} trials) | 0.161 | "
+        f"{ellipsoids.mean('elliptical', 'final_error'):.3f} |",
+    ]
+
+
+def representation() -> list[str]:
+    raw, normalised = Run("table1-raw", "raw"), Run("table1-normalised", "normalised")
+    code = Run("representation-code", "normalised")
+    accuracy = {
+        row["model"]: row for row in raw.summary["rows"] if row["metric"] == "test_accuracy"
+    }
+    relu2, relu = accuracy["relu2"], accuracy["relu"]
+    dead, rare = (raw.row("relu2", metric) for metric in ("dead_outputs", "rare5_outputs"))
+    unequal, paired = raw.difference("relu", "abs"), raw.difference("relu2-neg", "relu")
+    nearer = [round(1 / raw.mean(model, "centre_ratio")) for model in ("relu2-neg", "abs2-neg")]
+    share = raw.row("relu2", "gap_from_dead")
+    within_a_point = all(abs(row["mean"] - row["published"]) < 1 for row in accuracy.values())
+    of_all = [normalised.mean(model, "test_accuracy") for model in accuracy]
+    return [
+        f"every mean of {WORDS[relu['n']]} trials lies {'within a point' * within_a_point} of",
+        raw.verdicts,
+        f"ReLU2 falls {relu['mean'] - relu2['mean']:.0f} points behind ReLU",
+        f"all six networks reach {min(of_all):.0f} to {max(of_all):.0f} %",
+        f"ReLU2 {normalised.mean('relu2', 'test_accuracy'):.1f} % where 47.2 % is published",
+        f"Trials of ReLU2 reach {relu2['min']:.0f} to {relu2['max']:.0f} %, with "
+        f"{WORDS[round(dead['min'] / 10)]} to {WORDS[round(dead['max'] / 10)]} dead outputs",
+        f"{rare['mean']:.0f} % of its outputs are active on fewer than 5 %",
+        f"Abs2-Neg varies "
+        f"{WORDS[round(accuracy['abs2-neg']['std'] / accuracy['abs2']['std'])]} times as much",
+        f"{normalised.mean('relu', 'test_accuracy'):.1f} and "
+        f"{normalised.mean('abs', 'test_accuracy'):.1f} %, so its figures",
+        f"{raw.mean('relu', 'rare5_hidden'):.0f} % ({raw.interval('relu', 'rare5_hidden')} %) of "
+        "them",
+        f"with raw pixels, {normalised.mean('relu', 'rare5_hidden'):.1f} % with normalised",
+        f"ReLU is better by {points(unequal)}",
+        f"it is worse by {points(paired, sign=-1)}",
+        f"p = {paired['holm_paired']:.2g} paired, {paired['holm_welch']:.2g} unpaired",
+        f"{dead['mean']:.0f} % ({raw.interval('relu2', 'dead_outputs')} %). Trials differ",
+        f"{raw.mean('relu2', 'rare1_outputs'):.0f} % at both thresholds",
+        f"{points(code.difference('abs-l2-code', 'abs-l2'), '.1f', -1)} behind",
+        f"{WORDS[nearer[0]]} (ReLU2-Neg) and {WORDS[nearer[1]]} times (Abs2-Neg) nearer",
+        f"{100 * share['mean']:.0f} % ({100 * share['ci95'][0]:.0f} to "
+        f"{100 * share['ci95'][1]:.0f} %) of what ReLU2 lacks",
+        f"{raw.mean('relu2', 'silent_inputs'):.0f} % of the test images no output is active",
+    ]
+
+
+def perturbation() -> list[str]:
+    run = Run("perturbation-full", "raw")
+    published = [row for row in run.summary["rows"] if row["published"] is not None]
+    table = [row for row in published if row["metric"] != "reliance"]
+    inside = [row for row in table if row["ci95"][0] <= row["published"] <= row["ci95"][1]]
+    index = f"{run.mean('relu-bias', 'reliance'):.2f}".replace("-", "−")
+    return [
+        f"{len(inside)} of {len(table)} published means",
+        run.verdicts,
+        f"index {index} ({run.interval('relu-bias', 'reliance', '.2f')})",
+        f"It leaves {run.mean('relu-bias', 'offset_0.25'):.1f} % "
+        f"({run.interval('relu-bias', 'offset_0.25', '.1f')})",
+        f"({run.mean('abs-bias', 'after_offset_-0.1'):.1f} and "
+        f"{run.mean('abs-bias', 'after_offset_0.1'):.1f} left at ±10 %)",
+        f"({run.mean('abs-bias', 'after_clip_0.1'):.1f} left at 10 %)",
+    ]
+
+
+def ellipsoids() -> list[str]:
+    run = Run("ellipsoids-full")
+    return [
+        f"The full distance ends {run.mean('elliptical', 'final_error'):.2f} from the point",
+        f"{100 * run.mean('pca-l2-64', 'distance_error'):.0f} % too short",
+    ]
+
+
+def heads() -> list[str]:
+    run = Run("heads-full", "fashion-mnist")
+    return [
+        f"has an AUROC of {run.mean('refitted', 'auroc'):.3f}, where the largest softmax "
+        f"probability has {run.mean('softmax', 'auroc'):.2f}, five networks "
+        f"{run.mean('ensemble', 'auroc'):.2f} and nearest neighbours "
+        f"{run.mean('knn', 'auroc'):.2f}",
+        f"accuracy is {points(run.difference('layered', 'softmax'), sign=-1)} below",
+    ]
+
+
+SENTENCES = {
+    "README.md": readme,
+    "docs/studies/representation.md": representation,
+    "docs/studies/perturbation.md": perturbation,
+    "docs/studies/ellipsoids.md": ellipsoids,
+    "docs/studies/heads.md": heads,
+}
+
+
+@pytest.mark.parametrize("page", SENTENCES)
+def test_sentences_say_what_the_runs_measured(page: str) -> None:
+    text = " ".join((TOP / page).read_text(encoding="utf-8").split())
+    assert [sentence for sentence in SENTENCES[page]() if sentence not in text] == []
