@@ -260,7 +260,7 @@ def check_sparse(chain, x, y, block=None):
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(
     samples=st.integers(4, 333),
-    inputs=st.integers(1, 70),
+    inputs=st.integers(1, 70) | st.sampled_from([200, 201, 401, 601]),  # one to four parts
     units=st.sampled_from([1, 2, 9, 21, 32, 40, 128]),
     share=st.sampled_from([0.0, 0.02, 0.25, 0.7, 1.0]),
     layers=st.sampled_from(

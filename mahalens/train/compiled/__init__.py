@@ -30,9 +30,11 @@ from mahalens.train.layers import parameter_count, parts
 
 __all__ = ["CompiledEngine", "library", "why_not"]
 
-FEW = 4  # samples that share a list of columns, and columns that share a list of samples
+FEW = 2  # samples that share a list of columns, and columns that share a list of samples
+LEAF = 4  # the order of the samples is that of groups of so many
 _FEWEST_SAMPLES, _FEWEST_INPUTS, _FEWEST_UNITS = 256, 128, 16
 _MOST_INPUTS = 2**13  # with more columns the sums of the similar order would not be exact
+_PART = 200  # columns at once on the way forward: their weights fit in the first-level cache
 _BACKGROUND_SAMPLES = 1024  # the background is estimated from so many samples
 
 _AXES_SAMPLES = 4096  # the axes of the similar order are computed from so many samples
@@ -51,7 +53,7 @@ class SparseView(Structure):
             *("background", "column_starts", "columns", "column_numbers"),
             *("sample_starts", "samples", "sample_numbers"),
         )
-    ]
+    ] + [("parts", c_longlong), ("part", c_longlong)]
 
 
 SparsePointer = POINTER(SparseView)
@@ -142,23 +144,28 @@ def _round_up(number: int, unit: int) -> int:
 class SparseSamples:
     """Samples ``[N, D]`` in another ``order``, as differences from a background ``[D]``.
 
-    Every ``FEW`` samples share a list of columns, and within each block of samples every ``FEW``
-    columns share a list of samples. ``left`` is the share of the numbers that is on the lists.
+    Within each block of samples every ``FEW`` samples share a list of columns for each part of the
+    columns, and every ``FEW`` columns a list of samples. ``left`` is the share of the numbers that
+    is on the lists.
     """
 
     def __init__(self, x: Tensor, panel: int, block: int) -> None:
         inputs = x.shape[1]
+        count = -(-inputs // _PART)
+        self._parts = (count, _round_up(-(-inputs // count), FEW))
         background = background_of(x)
-        self.order = similar_order(x, background, FEW)
+        self.order = similar_order(x, background, LEAF)
         by_samples, by_columns = _Lists(x), _Lists(x)
         # Counted first: every list is then written to its final place.
         for counting in (True, False):
             for rows in self.order.split(block):
-                rest = x.new_zeros(_round_up(len(rows), panel), _round_up(inputs, FEW))
+                rest = x.new_zeros(_round_up(len(rows), panel), math.prod(self._parts))
                 rest[: len(rows), :inputs] = x[rows] - background
+                pairs = rest.unflatten(1, self._parts).unflatten(0, (-1, FEW))
+                strips = rest[:, : _round_up(inputs, FEW)].unflatten(1, (-1, FEW))
                 for lists, dense in (
-                    (by_samples, rest[:, :inputs].unflatten(0, (-1, FEW)).transpose(1, 2)),
-                    (by_columns, rest.unflatten(1, (-1, FEW)).transpose(0, 1)),
+                    (by_samples, pairs.permute(2, 0, 3, 1).flatten(0, 1)),
+                    (by_columns, strips.transpose(0, 1)),
                 ):
                     lists.count(dense) if counting else lists.add(dense)
         self._tensors = (
@@ -171,7 +178,7 @@ class SparseSamples:
 
     def view(self) -> SparseView:
         """Return the lists as the library reads them; valid as long as these samples exist."""
-        return SparseView(*[tensor.data_ptr() for tensor in self._tensors])
+        return SparseView(*[tensor.data_ptr() for tensor in self._tensors], *self._parts)
 
 
 class _Lists:

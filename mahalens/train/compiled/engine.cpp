@@ -121,10 +121,11 @@ template <class real> struct Engine {
                 pack(from + b, some);
                 in_panels = panels, in_strips = strips;
             }
+            if (problem.sparse) sparse.enter((from + b) / block, some);
             for (count place = 0; place < some; place += group) {
                 count live = some - place < group ? some - place : group, filled = padded(live, panel);
                 const real *x = in_panels + place * layers[0].inputs;
-                forward(x, from + b + place, filled, values);
+                forward(x, place, filled, values);
                 for (count p = 0; p < live; p += panel)
                     total += loss(from + b + place + p, live - p, scale, p, place);
                 if (gradient) backward(x, filled, place, values, gradient);
@@ -146,7 +147,7 @@ template <class real> struct Engine {
         }
     }
 
-    // The outputs of all layers for n samples from `at` on, a whole number of panels.
+    // The outputs of all layers for n samples of a block from `at` on, a whole number of panels.
     void forward(const real *x, count at, count n, const real *values) {
         for (count p = 0; problem.sparse && p < n; p += panel)
             sparse.forward(at + p, outputs[0] + p * layers[0].outputs);

@@ -1,28 +1,28 @@
 // A first layer on samples that are mostly background: only what differs from it is multiplied.
 //
 // With x = background + x', W x + b = W x' + (b + W background), and the gradient of W is
-// sum_s g x'^T + (sum_s g) background^T. What is left of x' is kept twice: for the way forward four
-// neighbouring samples share a list of columns, for the way back four neighbouring columns share a
-// list of samples of a block. Both products are then the same: four rows of a result in registers,
+// sum_s g x'^T + (sum_s g) background^T. What is left of x' is kept twice: for the way forward two
+// neighbouring samples share a list of columns, for the way back two neighbouring columns share a
+// list of samples of a block. Both products are then the same: two rows of a result in registers,
 // to which rows of a matrix are added that a list names. Vectors run along units.
 #pragma once
 #include "layers.h"
 
 struct Sparse {
     const void *background;        // [D]
-    const count *column_starts;    // [N / FEW + 1]: where the list of each four samples begins
-    const int *columns;
-    const void *column_numbers;    // [entries][FEW]: x' of the four samples in that column
-    const count *sample_starts;    // [N / block][D / FEW] and 1: where that of each four columns begins
+    const count *column_starts;    // [N / block][parts][block / FEW] and 1: where the list of each
+                                   // two samples begins, for each part of the columns
+    const int *columns;            // counted from the beginning of the part
+    const void *column_numbers;    // [entries][FEW]: x' of the two samples in that column
+    const count *sample_starts;    // [N / block][D / FEW] and 1: where that of each two columns begins
     const int *samples;            // counted from the beginning of the block
-    const void *sample_numbers;    // [entries][FEW]: x' of that sample in the four columns
+    const void *sample_numbers;    // [entries][FEW]: x' of that sample in the two columns
+    count parts, part;             // of the columns: how many, and columns in each
 };
 
-static const int FEW = 4;
-
-// Rows of that many vectors are summed in registers: four of four on machines with 32 wide
-// registers, four of three on those with 16.
-static const int MOST_VECS = WIDE == 64 ? 4 : 3;
+// Two rows of four vectors are summed in registers, enough to keep both multipliers busy. More rows
+// would share longer lists, in which more numbers are 0.
+static const int FEW = 2, MOST_VECS = 4;
 
 // out[i][:] = first[i][:] + sum_e numbers[e][i] rows[index[e]][:] for FEW rows of VECS vectors.
 template <class real, int VECS>
@@ -51,7 +51,7 @@ template <class real>
 static void gather(count vecs, count entries, const int *index, const real *numbers,
                    const real *rows, const real *first, count first_step, real *out) {
     switch (vecs) {
-    case 4: gathered<real, MOST_VECS>(entries, index, numbers, rows, first, first_step, out); break;
+    case 4: gathered<real, 4>(entries, index, numbers, rows, first, first_step, out); break;
     case 3: gathered<real, 3>(entries, index, numbers, rows, first, first_step, out); break;
     case 2: gathered<real, 2>(entries, index, numbers, rows, first, first_step, out); break;
     default: gathered<real, 1>(entries, index, numbers, rows, first, first_step, out);
@@ -69,9 +69,8 @@ template <class real> struct SparseLayer {
     count units, width, vecs, block;
     real *weight;    // [tile][D][units of the tile], as are all that follow
     real *gradient;  // [tile][D][...] of the weight
-    real *slopes;    // [tile][block][...]: the gradient of the output
+    real *slopes;    // [tile][block][...]: the output, later its gradient
     real *starts;    // [tile][...]: b + W background
-    real *rows;      // [panel][...]: one tile of a panel's output
 
     template <class Take> void lay(const Layer &layer, count samples, Take take) {
         units = layer.outputs, width = (layer.inputs + FEW - 1) / FEW * FEW, block = samples;
@@ -80,7 +79,6 @@ template <class real> struct SparseLayer {
         gradient = (real *)take(vecs * lanes * width, sizeof(real));
         slopes = (real *)take(vecs * lanes * block, sizeof(real));
         starts = (real *)take(vecs * lanes, sizeof(real));
-        rows = (real *)take(panel * MOST_VECS * lanes, sizeof(real));
     }
 
     // Take in the weight of a trial, and begin its gradient with 0.
@@ -103,17 +101,32 @@ template <class real> struct SparseLayer {
         }
     }
 
-    // The outputs of the panel that begins at sample `at`, as [unit][PANEL].
+    // Compute the outputs of block `number` of n samples, in the place of their slopes. Columns pass in
+    // parts, whose weights stay in the first-level cache while all samples pass over them.
+    void enter(count number, count n) {
+        const count pairs = (n + panel - 1) / panel * panel / FEW;
+        const count *begins = data->column_starts + number * data->parts * (block / FEW);
+        for (count first = 0, some; first < vecs; first += some) {
+            some = tile_vecs(vecs - first);
+            const count wide = some * lanes;
+            const count *begin = begins;
+            for (count part = 0; part < data->parts; part++) {
+                const real *w = weight + first * lanes * width + part * data->part * wide;
+                real *out = slopes + first * lanes * block;
+                for (count pair = 0; pair < pairs; pair++, begin++, out += FEW * wide)
+                    gather(some, begin[1] - *begin, data->columns + *begin,
+                           (const real *)data->column_numbers + *begin * FEW, w,
+                           part ? out : starts + first * lanes, part ? wide : 0, out);
+            }
+        }
+    }
+
+    // The outputs of the panel that begins at sample `at` of the block, as [unit][PANEL].
     void forward(count at, real *out) {
         for (count first = 0, some; first < vecs; first += some) {
             some = tile_vecs(vecs - first);
             const count wide = some * lanes, left = units - first * lanes;
-            for (count s = 0; s < panel; s += FEW) {
-                const count from = data->column_starts[(at + s) / FEW];
-                gather(some, data->column_starts[(at + s) / FEW + 1] - from, data->columns + from,
-                       (const real *)data->column_numbers + from * FEW, weight + first * lanes * width,
-                       starts + first * lanes, 0, rows + s * wide);
-            }
+            const real *rows = slopes + first * lanes * block + at * wide;
             for (count u = 0; u < (left < wide ? left : wide); u++)
                 for (count s = 0; s < panel; s++) out[(first * lanes + u) * panel + s] = rows[s * wide + u];
         }
