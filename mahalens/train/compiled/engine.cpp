@@ -236,8 +236,9 @@ template <class real> struct Engine {
                 real *out = to + (d / panel * block + place + p) * panel;
                 const real *part = in + p * width + d * panel;
                 count some = width - d < panel ? width - d : panel;
+                transpose(some, panel, part, panel, out, panel);
                 for (count s = 0; s < panel; s++)
-                    for (count c = 0; c < panel; c++) out[s * panel + c] = c < some ? part[c * panel + s] : 0;
+                    for (count c = some; c < panel; c++) out[s * panel + c] = 0;
             }
     }
 

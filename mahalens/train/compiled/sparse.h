@@ -127,8 +127,7 @@ template <class real> struct SparseLayer {
             some = tile_vecs(vecs - first);
             const count wide = some * lanes, left = units - first * lanes;
             const real *rows = slopes + first * lanes * block + at * wide;
-            for (count u = 0; u < (left < wide ? left : wide); u++)
-                for (count s = 0; s < panel; s++) out[(first * lanes + u) * panel + s] = rows[s * wide + u];
+            transpose(panel, left < wide ? left : wide, rows, wide, out + first * lanes * panel, panel);
         }
     }
 
@@ -138,14 +137,14 @@ template <class real> struct SparseLayer {
         const count *begins = data->sample_starts + number * strips;
         for (count first = 0, some; first < vecs; first += some) {
             some = tile_vecs(vecs - first);
-            const count wide = some * lanes;
+            const count wide = some * lanes, left = units - first * lanes;
             real *slope = slopes + first * lanes * block, *out = gradient + first * lanes * width;
-            for (count p = 0; p < n; p += panel)
-                for (count u = 0; u < wide; u++) {
-                    const count k = first * lanes + u;
-                    const real *in = grad + p * units + k * panel;
-                    for (count s = 0; s < panel; s++) slope[(p + s) * wide + u] = k < units ? in[s] : 0;
-                }
+            for (count p = 0; p < n; p += panel) {
+                const count live = left < wide ? left : wide;
+                transpose(live, panel, grad + p * units + first * lanes * panel, panel, slope + p * wide, wide);
+                for (count s = p; s < p + panel; s++)
+                    for (count u = live; u < wide; u++) slope[s * wide + u] = 0;
+            }
             for (count strip = 0; strip < strips; strip++, out += FEW * wide) {
                 const count from = begins[strip];
                 gather(some, begins[strip + 1] - from, data->samples + from,

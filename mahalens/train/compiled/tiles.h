@@ -40,6 +40,51 @@ template <class real> static inline real sum_lanes(typename Width<real>::vec v) 
     return total;
 }
 
+// Numbers of the first and of the second half of two vectors, by turns.
+typedef Width<float>::vec Floats;
+typedef Width<double>::vec Doubles;
+static inline Floats mix_first(Floats a, Floats b) {
+    return (Floats){a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]};
+}
+static inline Floats mix_second(Floats a, Floats b) {
+    return (Floats){a[4], b[4], a[5], b[5], a[6], b[6], a[7], b[7]};
+}
+static inline Doubles mix_first(Doubles a, Doubles b) { return (Doubles){a[0], b[0], a[1], b[1]}; }
+static inline Doubles mix_second(Doubles a, Doubles b) { return (Doubles){a[2], b[2], a[3], b[3]}; }
+
+// out[c][r] = in[r][c] for a square of as many rows as a vector has lanes. Mixing row i with the one
+// half the rows below moves each bit of a number's place (row, lane) by one, until the two have changed.
+template <class real>
+static inline void transpose_square(const real *in, count in_step, real *out, count out_step) {
+    typedef typename Width<real>::vec vec;
+    const int lanes = Width<real>::lanes;
+    vec rows[lanes], mixed[lanes];
+    for (int i = 0; i < lanes; i++) rows[i] = load(in + i * in_step);
+    for (int left = lanes; left > 1; left /= 2) {
+        for (int i = 0; i < lanes / 2; i++) {
+            mixed[2 * i] = mix_first(rows[i], rows[i + lanes / 2]);
+            mixed[2 * i + 1] = mix_second(rows[i], rows[i + lanes / 2]);
+        }
+        for (int i = 0; i < lanes; i++) rows[i] = mixed[i];
+    }
+    for (int i = 0; i < lanes; i++) store(out + i * out_step, rows[i]);
+}
+
+// The same for any number of rows and columns.
+template <class real>
+static inline void transpose(count rows, count columns, const real *in, count in_step, real *out, count out_step) {
+    const count lanes = Width<real>::lanes;
+    for (count r = 0; r < rows; r += lanes)
+        for (count c = 0; c < columns; c += lanes) {
+            if (r + lanes <= rows && c + lanes <= columns) {
+                transpose_square(in + r * in_step + c, in_step, out + c * out_step + r, out_step);
+                continue;
+            }
+            for (count i = r; i < rows && i < r + lanes; i++)
+                for (count j = c; j < columns && j < c + lanes; j++) out[j * out_step + i] = in[i * in_step + j];
+        }
+}
+
 // out[i][:] = first + sum_d left(i, d) right[d][:] for ROWS rows and VECS vectors of columns.
 //
 // left(i, d) is left[i * step + d * stride]; d runs through pieces, and from one to the next `left`
