@@ -69,7 +69,8 @@ class Run:
             for verdict in ("holds", "fails", "undecided")
         )
         decided = WORDS[holds + fails + undecided]
-        return f"{decided} claims {holds} hold, {fails} fail and {undecided} are undecided"
+        verb = "is" if undecided == 1 else "are"
+        return f"{decided} claims {holds} hold, {fails} fail and {undecided} {verb} undecided"
 
 
 def points(line: dict[str, Any], form: str = ".2f", sign: int = 1) -> str:
@@ -106,10 +107,13 @@ def representation() -> list[str]:
     unequal, paired = raw.difference("relu", "abs"), raw.difference("relu2-neg", "relu")
     nearer = [round(1 / raw.mean(model, "centre_ratio")) for model in ("relu2-neg", "abs2-neg")]
     share = raw.row("relu2", "gap_from_dead")
-    within_a_point = all(abs(row["mean"] - row["published"]) < 1 for row in accuracy.values())
+    inside = all(row["ci95"][0] <= row["published"] <= row["ci95"][1] for row in accuracy.values())
+    tests = [line for line in raw.summary["comparisons"] if line["metric"] == "test_accuracy"]
+    alike = all((line["holm_paired"] < 0.05) == (line["holm_welch"] < 0.05) for line in tests)
     of_all = [normalised.mean(model, "test_accuracy") for model in accuracy]
     return [
-        f"every mean of {WORDS[relu['n']]} trials lies {'within a point' * within_a_point} of",
+        f"every published mean lies {'in the 95 % interval' * inside} of our "
+        f"{WORDS[relu['n']]} trials",
         raw.verdicts,
         f"ReLU2 falls {relu['mean'] - relu2['mean']:.0f} points behind ReLU",
         f"all six networks reach {min(of_all):.0f} to {max(of_all):.0f} %",
@@ -126,7 +130,9 @@ def representation() -> list[str]:
         f"with raw pixels, {normalised.mean('relu', 'rare5_hidden'):.1f} % with normalised",
         f"ReLU is better by {points(unequal)}",
         f"it is worse by {points(paired, sign=-1)}",
-        f"p = {paired['holm_paired']:.2g} paired, {paired['holm_welch']:.2g} unpaired",
+        f"real (p = {paired['holm_paired']:.1g} after correction)",
+        f"with {WORDS[relu['n']]} trials: all {WORDS[len(tests)]} comparisons "
+        f"{'are decided alike' * alike}",
         f"{dead['mean']:.0f} % ({raw.interval('relu2', 'dead_outputs')} %). Trials differ",
         f"{raw.mean('relu2', 'rare1_outputs'):.0f} % at both thresholds",
         f"{points(code.difference('abs-l2-code', 'abs-l2'), '.1f', -1)} behind",
