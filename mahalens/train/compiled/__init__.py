@@ -31,7 +31,7 @@ from mahalens.train.layers import parameter_count, parts
 __all__ = ["CompiledEngine", "library", "why_not"]
 
 FEW = 2  # samples that share a list of columns, and columns that share a list of samples
-LEAF = 4  # the order of the samples is that of groups of so many
+LEAF = 4  # samples are ordered by similarity down to groups of so many
 _FEWEST_SAMPLES, _FEWEST_INPUTS, _FEWEST_UNITS = 256, 128, 16
 _MOST_INPUTS = 2**13  # with more columns the sums of the similar order would not be exact
 _PART = 200  # columns at once on the way forward: their weights fit in the first-level cache

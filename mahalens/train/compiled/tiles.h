@@ -52,8 +52,9 @@ static inline Floats mix_second(Floats a, Floats b) {
 static inline Doubles mix_first(Doubles a, Doubles b) { return (Doubles){a[0], b[0], a[1], b[1]}; }
 static inline Doubles mix_second(Doubles a, Doubles b) { return (Doubles){a[2], b[2], a[3], b[3]}; }
 
-// out[c][r] = in[r][c] for a square of as many rows as a vector has lanes. Mixing row i with the one
-// half the rows below moves each bit of a number's place (row, lane) by one, until the two have changed.
+// out[c][r] = in[r][c] for a square of as many rows as a vector has lanes. Written in bits, a number's
+// place is its row followed by its lane. Mixing two rows half the square apart rotates these bits by one;
+// as many rounds as a lane has bits exchange row and lane.
 template <class real>
 static inline void transpose_square(const real *in, count in_step, real *out, count out_step) {
     typedef typename Width<real>::vec vec;
