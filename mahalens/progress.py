@@ -135,7 +135,7 @@ class Display:
                 self.note(f"{name}: {amount}, {state}, took {moment - began:.0f} s")
             elif moment - spoken >= _LINE_EVERY and not ended:
                 spoken = moment
-                rate = (done - first) / (moment - began)
+                rate = (done - getattr(solver, "restored", first)) / (moment - began)
                 left = "time left unknown"
                 if rate > 0:
                     left = f"about {minutes((total - done) / rate)} left"

@@ -179,11 +179,8 @@ def execute(
     for line in _about(facts):
         watcher.note(line)
     jobs = list(study.jobs(config))
-    tally = _Tally(jobs, watcher.stage("jobs"))
     waiting = [job for job in jobs if not folder.has(folder.path / result_file(job))]
-    for job in jobs:
-        if job not in waiting:
-            tally.finish(job)
+    tally = _Tally(jobs, waiting, watcher.stage("jobs"))
     count = min(workers or (1 if study.stacked else cores()), len(waiting))
     if executor == "dask":
         from mahalens.studies.cluster import on_cluster
@@ -768,10 +765,13 @@ class _Tally:
 
     percent = True
 
-    def __init__(self, jobs: Sequence[Job], show: Callable[[HasProgress], None]) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], waiting: Sequence[Job], show: Callable[[HasProgress], None]
+    ) -> None:
         self._show = show
         self._total = max(1, sum(job.count for job in jobs))
-        self._finished = 0
+        self._finished = sum(job.count for job in jobs) - sum(job.count for job in waiting)
+        self._restored = float(self._finished)
         self._shares: dict[str, float] = {}
         self._text = ""
         show(self)
@@ -783,8 +783,15 @@ class _Tally:
         whole = self._finished >= self._total
         return done if whole else min(99.9, done), 100.0, self._text
 
+    @property
+    def restored(self) -> float:
+        """The part of the progress that an earlier process made."""
+        return 100 * self._restored / self._total
+
     def update(self, job: Job, share: float, text: str = "") -> None:
         """Count a share of a job that is under way."""
+        if job.name not in self._shares:  # where a checkpoint left it
+            self._restored += job.count * share
         self._shares[job.name] = job.count * share
         self._text = f"{job}, {text}" if text else str(job)
         self._show(self)

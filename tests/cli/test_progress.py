@@ -9,6 +9,8 @@ import time
 import pytest
 
 from mahalens.progress import Display, catch_interrupts
+from mahalens.studies.run import _Tally
+from mahalens.studies.study import Job
 
 
 class Solver:
@@ -51,6 +53,22 @@ def test_plain_lines(capsys, monkeypatch, steps):
         for moment, done, printed in steps:  # noqa: B007 (the clock reads it)
             update(Solver(done))
             assert lines(capsys) == printed
+
+
+def test_the_time_left_of_a_resumed_run_counts_only_the_work_since(capsys, monkeypatch):
+    moment = 0
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+    done, half, new = (Job("", model, 0, 1) for model in ("relu", "abs", "relu2"))
+    with Display() as display:
+        tally = _Tally([done, half, new, Job("", "abs2", 0, 1)], [half, new], display.stage("jobs"))
+        moment = 9
+        tally.update(half, 0.5)  # a checkpoint had this much
+        moment = 100
+        tally.update(half, 0.75)
+    assert lines(capsys) == [
+        "jobs: goes on at 50.0%",
+        "jobs: 68.8%, abs, trial 0, about 8 min left",
+    ]
 
 
 def test_names_are_neither_markup_nor_escape_sequences(capsys):
