@@ -2,9 +2,9 @@
 
 ===============  ===============================================================================
 ``base``         :class:`Detector`, the base of all, and its :class:`Explanation`
-``gaussian``     :class:`Mahalanobis`, :class:`Relative`, :class:`MahaVar`, :class:`Marginal`,
-                 :class:`ClassGaussians`, :class:`LowRank`: distances in units of spread
-``neighbours``   :class:`Neighbours`: distance to the nearest known samples
+``distances``    :class:`Mahalanobis`, :class:`Relative`, :class:`MahaVar`, :class:`Marginal`,
+                 :class:`ClassGaussians`, :class:`LowRank`: distances in units of spread;
+                 :class:`Neighbours`: distance to the nearest known samples
 ``logits``       :class:`Energy`, :class:`MaxSoftmax`, :class:`MaxLogit`, :class:`GEN`,
                  :class:`ViM`: what a classifier's logits say
 ``layered``      :class:`Combined`, :class:`Layered`: several detectors or layers as one;

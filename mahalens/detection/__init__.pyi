@@ -4,6 +4,7 @@ from .choose import METHODS as METHODS
 from .choose import PARTS as PARTS
 from .choose import Choice as Choice
 from .choose import Trial as Trial
+from .choose import choose_features as choose_features
 from .choose import detect as detect
 from .choose import detect_features as detect_features
 from .distances import ClassGaussians as ClassGaussians

@@ -233,6 +233,20 @@ def detect_features(
     return _chosen(known, makers, method, share, seed)
 
 
+def choose_features(
+    z: Any, y: Any = None, method: str = "auto", *, seed: int = 0, **options: Any
+) -> Choice:
+    """Return the method that :func:`detect_features` would choose, without fitting a detector.
+
+    It chooses by all samples z [N, D] with labels y [N], if there are any: none is held out.
+    """
+    makers = _makers(method, options)
+    if method != "auto":
+        return Choice(method, options, NAMED, (), {})
+    gatherer = Gatherer(_wanted(makers), hold_out=0.0, seed=seed, labelled=y is not None)
+    return choose(gathered(gatherer, z, y, None).finish(), seed=seed)
+
+
 def _makers(method: str, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if method == "auto":
         if options:
