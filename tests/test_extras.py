@@ -17,7 +17,7 @@ from mahalens.errors import COMMAND_LINE, InputError, require_extra
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}
-SHOWING = ("cli", "report", "studies")  # rooms that an extra brings to life
+SHOWING = ("cli", "estimators", "report", "studies")  # rooms that an extra brings to life
 
 
 def modules_of(requirements: list[str]) -> set[str]:
@@ -75,6 +75,12 @@ def test_the_command_names_its_extra(words):
 def test_a_function_names_its_extra():
     ended = without_extras("import mahalens; mahalens.build_report('x')")
     error = "a report needs jinja2, matplotlib, rich; pip install 'mahalens[report]'"
+    assert ended.stderr.splitlines()[-1] == f"mahalens.errors.InputError: {error}"
+
+
+def test_a_room_names_its_extra():
+    ended = without_extras("import mahalens.estimators")
+    error = "mahalens.estimators needs scikit-learn; pip install 'mahalens[sklearn]'"
     assert ended.stderr.splitlines()[-1] == f"mahalens.errors.InputError: {error}"
 
 

@@ -90,7 +90,12 @@ def test_the_examples_of_training_run(printed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/start.md", pytest.param("docs/guides/unknowns.md", marks=pytest.mark.slow)]
+    "page",
+    [
+        "docs/start.md",
+        "docs/guides/estimators.md",
+        pytest.param("docs/guides/unknowns.md", marks=pytest.mark.slow),
+    ],
 )
 def test_a_page_prints_what_it_says(page, printed):
     output, shown = printed(page), "".join(blocks(page, "text"))

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "init": {"geometry", "nn", "auditing"},  # a start is looked at, and fed, as an audit does it
     "auditing": {"geometry", "nn", "stats"},
     "detection": {"geometry", "nn", "stats", "auditing"},  # a model is run as an audit runs it
+    "estimators": {"geometry", "detection"},
     "train": {"geometry", "nn", "init", "auditing", "data"},
     "studies": LIBRARY,
     "report": LIBRARY | {"studies"},

@@ -27,6 +27,7 @@ GUIDES = {
     "train": "trials",
     "auditing": "audit",
     "detection": "unknowns",
+    "estimators": "estimators",
     "data": "data",
 }
 

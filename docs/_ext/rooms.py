@@ -19,6 +19,7 @@ PLACES = {
     "cli": (1, 0),
     "report": (1, 1),
     "studies": (1, 2),
+    "estimators": (2, 2),
     "train": (0, 3),
     "detection": (2, 3),
     "init": (1, 4),
