@@ -123,6 +123,21 @@ class Shares(CommaSeparated):
         return shares
 
 
+class NumberOrAll(click.ParamType):  # type: ignore[type-arg]
+    """A whole number, or ``all``."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Read the number, or leave the word."""
+        if value == "all":
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a whole number nor all", param, ctx)
+
+
 _KINDS: dict[Any, Any] = {
     **{kind: kind for kind in (int, float, str)},
     tuple[str, ...]: CommaSeparated(),
@@ -197,6 +212,8 @@ def _parameter(study: Study[Any], name: str, option: Option) -> click.Option:
     if default := default_of(option):
         help_ = f"{help_}  [default: {default}]"
     kind: Any = str if get_origin(hint) is Literal or name == "budget" else _KINDS[hint]
+    if option.or_all:
+        kind = NumberOrAll()
     several = isinstance(kind, CommaSeparated)
     metavar = option.metavar or (kind.name if several else None)
     if option.choices and len(option.choices) <= _FEW and not option.metavar:

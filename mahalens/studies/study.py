@@ -128,6 +128,7 @@ class Option:
         show: how that list writes a value.
         least: the smallest number that is allowed.
         most: the largest.
+        or_all: whether ``"all"`` may take the place of a number; it becomes None.
         choices: all names that are allowed, each with a line that explains it.
         metavar: what ``--help`` writes in place of the value.
         file: whether the value is the path of a file or folder.
@@ -146,6 +147,7 @@ class Option:
     show: Callable[[Any], str] | None = None
     least: float | None = None
     most: float = LARGEST_COUNT
+    or_all: bool = False
     choices: Mapping[str, str] = field(default_factory=dict)
     metavar: str = ""
     file: bool = False
@@ -255,6 +257,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         chosen: dict[str, Any] = {n: v for n, v in values.items() if n not in options}
         for name, option in options.items():
             value = values.get(name)
+            if option.or_all and value == "all":
+                chosen[name] = None
+                continue
             if value is not None and published and option.is_published and option.refuses(value):
                 raise InputError(
                     f"--published with --{flag_of(name)} {option.write(value)}: the protocol has "
@@ -717,6 +722,8 @@ def train_size_option(large: int | None = None) -> Option:
         label="training samples",
         show=lambda size: "all" if size is None else f"at most {size:,}",
         least=2,
+        or_all=True,
+        metavar="INTEGER|all",
     )
 
 

@@ -89,6 +89,8 @@ def started(cli, tmp_path, monkeypatch):
         ("perturbation", "--data digits", {"data": "digits", "epochs": 2000, "networks": None}),
         ("activations", "--data a.npz,iris", {"data": ("a.npz", "iris"), "solver": "sgd"}),
         ("init", "--data mnist", {"data": ("mnist",), "train_size": 5000}),
+        ("init", "--data mnist --train-size all", {"train_size": None}),
+        ("perturbation", "--published --train-size all", {"train_size": None, "trials": 20}),
         ("hybrid", "--budget 1h30m", {"budget": 5400.0}),
         ("hybrid", "--tensorboard --device meta", {"tensorboard": True, "device": "meta"}),
         ("hybrid", "", {"tensorboard": False, "device": "cpu", "seed": 0, "budget": None}),
@@ -203,6 +205,7 @@ def test_an_allocation_that_fails_is_one_line(fails, monkeypatch, error):
 
 REFUSALS = [  # tests/studies has those of single options and of data
     ("gaussian", "--dim two", "'--dim': 'two' is not a valid integer"),
+    ("hybrid", "--train-size some", "'some' is neither a whole number nor all"),
     ("gaussian", "--trials 2.5", "'2.5' is not a valid integer"),
     ("gaussian", "--trials", "'--trials': '--out' is not a valid integer"),
     ("gaussian", "--models abs,tanh", "--models tanh: unknown; give abs, relu, sigmoid, ground"),
