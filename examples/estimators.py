@@ -5,8 +5,8 @@
 Prints the accuracy of classifiers by stratified 5-fold cross-validation. Then outlier detectors are
 fitted to half of the samples of one class. The second table has the share of the other half that
 they reject with a rate of 5 %, the third their AUROC against all other classes; both are means over
-classes. Behind ± is the standard deviation over repeats with other folds and halves; – stands where
-a fit fails.
+classes. ± is the standard deviation over repeats with other folds and halves; – means that a fit
+failed. Written for scikit-learn 1.9.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ DETECTORS: dict[str, Make] = {
 
 
 def accuracies(make: Make, X: Any, y: Any, repeats: int) -> list[float]:
-    """Mean accuracy of each repeat, in percent."""
+    """Return the mean accuracy of each repeat, in percent."""
     folds = [StratifiedKFold(5, shuffle=True, random_state=seed) for seed in range(repeats)]
     return [100 * cross_val_score(make(), X, y, cv=cut).mean() for cut in folds]
 
 
 def detected(make: Make, X: Any, y: Any, repeats: int) -> list[tuple[float, float]]:
-    """False alarms and AUROC of each repeat, means over the classes, in percent."""
+    """Return false alarms and AUROC of each repeat, means over the classes, in percent."""
     means = []
     for seed in range(repeats):
         random = np.random.default_rng(seed)

@@ -3,13 +3,13 @@
 ===============  ===============================================================================
 ``classifier``   :class:`MahalanobisClassifier`: the class whose Gaussian fits a sample best
 ``outliers``     :class:`MahalanobisOutliers`: samples unlike the known ones, at a stated rate
-``metric``       :class:`MahalanobisMetric`: inputs in which plain distances are Mahalanobis'
+``metric``       :class:`MahalanobisMetric`: Euclidean distances become Mahalanobis distances
 ``mixture``      :class:`MahalanobisMixture`: a mixture of Gaussians, also of low rank
 ===============  ===============================================================================
 
 They need scikit-learn 1.6 or newer: ``pip install 'mahalens[sklearn]'``. All of them compute in
-float64 on the CPU, take what scikit-learn takes (arrays, lists, data frames), and also work where
-there are fewer samples than inputs.
+float64 on the CPU and take what scikit-learn takes: arrays, lists, data frames. By default they
+work with fewer samples than inputs (the mixture needs a ``ridge``), and units do not matter.
 """
 
 import lazy_loader as _lazy

@@ -1,30 +1,43 @@
-"""Samples and labels as scikit-learn checks them, and as the rest of the package wants them."""
+"""Samples, labels and options as scikit-learn hands them over, checked and as tensors."""
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from mahalens.errors import InputError
+from mahalens.geometry.ellipsoids import Ellipsoids
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
+_LARGEST = 1e290
+"""Sums of larger numbers would leave float64."""
+_FAR = 1e100
+"""Standardised inputs beyond this are cut off there: no distance changes its meaning."""
+_NO_SPREAD = 16 * torch.finfo(torch.float64).eps
+"""A spread below this share of the largest number in its column is rounding."""
 
-def samples_to_fit(estimator: Any, X: Any, least: int = 2) -> Tensor:
+
+def samples_to_fit(estimator: Any, X: Any) -> Tensor:
     """Return X [N, D] of a fit as a tensor, and note its columns in the estimator."""
-    return _tensor(validate_data(estimator, X, dtype=np.float64, ensure_min_samples=least))
+    x = _tensor(validate_data(estimator, X, dtype=np.float64, ensure_min_samples=2))
+    if (largest := float(x.abs().max())) > _LARGEST:
+        raise InputError(f"X has a number of size {largest:.3g}; divide X by a constant")
+    return x
 
 
-def samples_to_use(estimator: Any, X: Any) -> Tensor:
-    """Return X [N, D] of a fitted estimator as a tensor; it must have the columns of the fit."""
-    check_is_fitted(estimator)
+def samples_to_use(estimator: Any, X: Any, fitted: str) -> Tensor:
+    """Return X [N, D] as a tensor, if a fit has set the attribute and had the same columns."""
+    check_is_fitted(estimator, fitted)
     return _tensor(validate_data(estimator, X, dtype=np.float64, reset=False))
 
 
@@ -34,31 +47,87 @@ def _tensor(x: Floats) -> Tensor:
 
 def classes_of(y: Any, count: int) -> tuple[Array, Tensor]:
     """Return the classes [C] in ascending order, and the place of each label y [N] among them."""
+    if y is None:
+        raise InputError(
+            "a fit requires y to be passed, but the target y is None; give the class of each sample"
+        )
     y = column_or_1d(y, warn=True)
-    check_classification_targets(y)
     if len(y) != count:
         raise InputError(f"X has {count} samples but y has {len(y)} labels; give one per sample")
+    kind = type_of_target(y, input_name="y", raise_unknown=True)
+    if kind not in ("binary", "multiclass"):
+        raise InputError(
+            f"y has {kind} values, but y is taken for classes; Unknown label type: give the class "
+            "of each sample"
+        )
     classes, places = np.unique(y, return_inverse=True)
     return classes, torch.from_numpy(places.astype(np.int64))
-
-
-def units_of(within: Tensor, standardise: bool) -> Tensor:
-    """Return the spread of each input [D], or 1 where it has none or is to stay as it is."""
-    spread = within.std(0)
-    return torch.where(spread > 0, spread, 1.0) if standardise else torch.ones_like(spread)
 
 
 def within_classes(x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Return the class means [C, D], and x [N, D] less the mean of its class.
 
-    The differences are scaled so that their covariance, divided by N - 1 as of any samples, is the
-    pooled one: the sum of squares divided by N - C.
+    The differences are scaled so that their sample covariance (over N - 1) is the pooled covariance
+    (over N - C).
     """
-    count = int(places.max()) + 1
-    means = torch.stack([x[places == place].mean(0) for place in range(count)])
+    sizes = torch.bincount(places)
+    count = len(sizes)
+    means = x.new_zeros(count, x.shape[1]).index_add_(0, places, x) / sizes.clamp(min=1)[:, None]
     if len(x) <= count:
         raise InputError(
             f"y has {count} classes in {len(x)} samples, which leaves no spread within classes; "
             "give more samples of each class"
         )
     return means, (x - means[places]) * ((len(x) - 1) / (len(x) - count)) ** 0.5
+
+
+def units_of(x: Tensor, within: Tensor, standardise: bool) -> Tensor:
+    """Return the spread [D] within classes of each column of x, or 1 where it has none.
+
+    All are 1 unless inputs are to be standardised.
+    """
+    if not standardise:
+        return torch.ones_like(x[0])
+    size = x.abs().amax(0)
+    size = torch.where(size > 0, size, 1.0)
+    spread = (within / size).std(0)
+    return torch.where(spread > _NO_SPREAD, spread * size, 1.0)
+
+
+def scaled(x: Tensor, scale: Floats | Tensor, mean: Floats | Tensor | float = 0.0) -> Tensor:
+    """Return (x - mean) / scale; enormous numbers are cut off, so that distances stay finite."""
+    mean, scale = torch.as_tensor(mean), torch.as_tensor(scale)
+    return ((x - mean) / scale).clamp(-_FAR, _FAR)
+
+
+def joint_density(ellipsoids: Ellipsoids, x: Tensor, weights: Floats) -> tuple[Tensor, Tensor]:
+    """Return log(π_k N(x; μ_k, Σ_k)) [N, K] less -½ d² of the nearest Gaussian, and that d² [N].
+
+    Squares of distances can exceed float64; the difference of two of them need not.
+    """
+    distances = ellipsoids.distances(x)
+    nearest = distances.amin(1, keepdim=True)
+    constant = ellipsoids.dim * math.log(2 * math.pi) + ellipsoids.log_determinants
+    squares = (distances - nearest) * (distances + nearest)
+    return torch.from_numpy(weights).log() - 0.5 * (squares + constant), nearest[:, 0].square()
+
+
+def whole_number(name: str, value: Any, most: int | None = None, of: str = "") -> int:
+    """Return an option that is a whole number from 1 to ``most``, or raise."""
+    number = int(value) if _is(Integral, value) else 0
+    if number < 1 or (most is not None and number > most):
+        end = " up" if most is None else f" to {most}, {of}"
+        raise InputError(f"{name} is {value!r}; give a whole number from 1{end}")
+    return number
+
+
+def size_of(name: str, value: Any) -> float:
+    """Return an option that is a number of at least 0, or raise."""
+    number = float(value) if _is(Real, value) else -1.0
+    if not 0 <= number < math.inf:
+        raise InputError(f"{name} is {value!r}; give a number of at least 0")
+    return number
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -14,9 +14,12 @@ from mahalens.estimators._samples import (
     Array,
     Floats,
     classes_of,
+    joint_density,
     samples_to_fit,
     samples_to_use,
+    scaled,
     units_of,
+    whole_number,
     within_classes,
 )
 from mahalens.geometry.ellipsoids import Ellipsoids
@@ -34,6 +37,8 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     ``kind="full"`` is quadratic discriminant analysis, with ``shared=True`` linear discriminant
     analysis. Covariances of low rank (``kind="low-rank+remainder"``) need R (D + 1) + 1 numbers per
     class instead of D (D + 1) / 2. Shrinkage lets all kinds work with fewer samples than inputs.
+
+    A class needs two samples, and three where Ledoit and Wolf's shrinkage is to help it.
 
     Args:
         kind: ``"full"``, ``"low-rank+remainder"``, ``"diagonal"``, ``"spherical"`` or
@@ -91,18 +96,21 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.classes_, places = classes_of(y, len(x))
         counts = torch.bincount(places, minlength=len(self.classes_))
         if len(counts) < 2:
-            raise InputError(f"y has one class, {self.classes_[0]!r}; give samples of two or more")
+            raise InputError(f"y has one class, {self.classes_[0]}; give samples of two or more")
         if not self.shared and int(counts.min()) < 2:
             lone = self.classes_[int(counts.argmin())]
             raise InputError(
-                f"class {lone!r} has one sample, which has no spread; give more samples of it, or "
+                f"class {lone} has one sample, which has no spread; give more samples of it, or "
                 "shared=True"
             )
         means, within = within_classes(x, places)
-        scale = units_of(within, self.standardise)
+        scale = units_of(x, within, self.standardise)
+        rank = self.rank
+        if rank is not None and rank != "auto":
+            rank = whole_number("rank", rank, x.shape[1], "the columns of X")
         options: dict[str, Any] = {
             "kind": self.kind,
-            "rank": self.rank,
+            "rank": rank,
             "ridge": self.ridge,
             "shrinkage": self.shrinkage,
         }
@@ -122,7 +130,10 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if isinstance(self.priors, str):
             priors = np.full(count, 1 / count) if self.priors == "equal" else np.zeros(0)
         else:
-            priors = np.asarray(self.priors, dtype=np.float64)
+            try:
+                priors = np.asarray(self.priors, dtype=np.float64)
+            except (TypeError, ValueError):
+                priors = np.zeros(0)
         if priors.shape != (count,) or not (priors > 0).all() or abs(priors.sum() - 1) > 1e-6:
             raise InputError(
                 f'priors are {self.priors!r}; give None, "equal", or {count} positive shares that '
@@ -136,30 +147,35 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self.ellipsoids_.distances(x).numpy()
 
     def _scaled(self, X: Any) -> Tensor:
-        return samples_to_use(self, X) / torch.from_numpy(self.scale_)
+        return scaled(samples_to_use(self, X, "priors_"), self.scale_)
 
-    def _joint(self, X: Any) -> Tensor:
+    def _joint(self, X: Any) -> tuple[Tensor, Tensor]:
         x = self._scaled(X)
-        return self.ellipsoids_.log_density(x) + torch.from_numpy(self.priors_).log()
+        return joint_density(self.ellipsoids_, x, self.priors_)
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each sample [N]."""
-        places = self._joint(X).argmax(1).numpy()
+        places = self._joint(X)[0].argmax(1).numpy()
         labels: Array = self.classes_[places]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
         """Return the probability of each class [N, C]; rows sum to 1, also far from all classes."""
-        return torch.softmax(self._joint(X), 1).numpy()
+        return torch.softmax(self._joint(X)[0], 1).numpy()
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of :meth:`predict_proba` [N, C], without rounding to 0."""
-        return torch.log_softmax(self._joint(X), 1).numpy()
+        return torch.log_softmax(self._joint(X)[0], 1).numpy()
 
     def decision_function(self, X: Any) -> Floats:
-        """Return log(π_c N(x; μ_c, Σ_c)) [N, C]; of two classes the second less the first [N]."""
-        joint = self._joint(X)
-        return (joint[:, 1] - joint[:, 0] if joint.shape[1] == 2 else joint).numpy()
+        """Return log(π_c N(x; μ_c, Σ_c)) of X / scale_ [N, C]; of two classes the difference [N].
+
+        The difference is that of the second class less the first.
+        """
+        joint, square = self._joint(X)
+        if joint.shape[1] == 2:
+            return (joint[:, 1] - joint[:, 0]).numpy()
+        return (joint - 0.5 * square[:, None]).numpy()
 
 
 def _moved(ellipsoid: Ellipsoids, means: Tensor) -> Ellipsoids:

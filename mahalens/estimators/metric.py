@@ -6,14 +6,15 @@ from typing import Any, Literal, Self
 
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
-from mahalens.errors import InputError
 from mahalens.estimators._samples import (
     Floats,
     classes_of,
     samples_to_fit,
     samples_to_use,
     units_of,
+    whole_number,
     within_classes,
 )
 from mahalens.geometry.gaussian import Gaussian
@@ -79,25 +80,29 @@ class MahalanobisMetric(
         self.standardise = standardise
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit to samples X [N, D], and to their classes y [N] if there are any."""
+        """Fit to samples X [N, D], and to their classes y [N] if there are any.
+
+        A pipeline hands its y over, so targets of a regression are refused: put the metric before
+        classifiers and what needs no y.
+        """
         x = samples_to_fit(self, X)
-        kept = x.shape[1] if self.n_components is None else self.n_components
-        if not isinstance(kept, int) or not 1 <= kept <= x.shape[1]:
-            raise InputError(
-                f"n_components is {self.n_components!r}; give a number from 1 to {x.shape[1]}, "
-                "the columns of X, or None"
-            )
+        kept = x.shape[1]
+        if self.n_components is not None:
+            kept = whole_number("n_components", self.n_components, kept, "the columns of X")
         mean = x.mean(0)
         between, within = None, x
         if y is not None:
             places = classes_of(y, len(x))[1]
             means, within = within_classes(x, places)
             between = (means - mean) * torch.bincount(places)[:, None].sqrt()
-        scale = units_of(within, self.standardise)
+        scale = units_of(x, within, self.standardise)
         spread = Gaussian.from_data(within / scale, shrinkage=self.shrinkage, ridge=self.ridge)
         rows = spread.whitening("pca") / scale
         if between is not None:  # turned: directions that tell classes apart come first
             rows = torch.linalg.svd(between @ rows.mT).Vh @ rows
+            # A sign left to the library would differ between machines.
+            largest = (rows * scale).abs().argmax(1, keepdim=True)
+            rows = rows * rows.gather(1, largest).sign()
         self.mean_: Floats = mean.numpy()
         self.covariance_: Floats = (spread.covariance * scale * scale[:, None]).numpy()
         self.components_: Floats = rows[:kept].numpy()
@@ -107,10 +112,11 @@ class MahalanobisMetric(
     @property
     def precision_(self) -> Floats:
         """The matrix of the metric [D, D]."""
+        check_is_fitted(self, "components_")
         return self.components_.T @ self.components_
 
     def transform(self, X: Any) -> Floats:
         """Return X [N, D] in the new coordinates [N, n_components]."""
-        x = samples_to_use(self, X).numpy()
+        x = samples_to_use(self, X, "components_").numpy()
         moved: Floats = (x - self.mean_) @ self.components_.T
         return moved

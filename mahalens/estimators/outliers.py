@@ -1,10 +1,10 @@
-"""A detector of samples unlike the known ones, as scikit-learn wants it."""
+"""A detector of samples unlike the known ones, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -33,7 +33,9 @@ from mahalens.estimators._samples import (
     classes_of,
     samples_to_fit,
     samples_to_use,
+    scaled,
     units_of,
+    whole_number,
     within_classes,
 )
 
@@ -46,34 +48,38 @@ NAMES = tuple(
 class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """Reject samples that are unlike the known ones, at a stated rate of false alarms.
 
-    The methods are the detectors by distance of :mod:`mahalens.detection`. ``"auto"`` tries
-    Gaussians, Gaussians of low rank and neighbours, and averages of them, and chooses by the known
-    samples alone.
+    The methods are the detectors by distance of :mod:`mahalens.detection`. ``"auto"`` chooses by
+    the known samples alone: without classes between one Gaussian and neighbours; with classes among
+    Gaussians within classes, of low rank, relative to all samples, neighbours, a linear
+    classifier's energy, and averages of them.
 
     The known samples are cut into folds, and a detector is fitted without each fold. A known sample
-    is scored by the detector that has not seen it, a new one by the mean of all detectors. The new
-    one is rejected if its score is among the share ``rate`` of the largest. So about this share of
-    *new* known samples is rejected, and all samples serve for the fit and for the threshold. The
-    rate is not guaranteed as that of :func:`mahalens.detect_features`, which holds samples out.
+    is scored by the detector that has not seen it, a new one by the mean of all detectors. A new
+    sample is rejected if its score is above all but the share ``rate`` of those of the known ones.
+    So about this share of *new* known samples is rejected, and all samples serve for the fit and
+    for the threshold. The rate is not guaranteed: samples with many ties, or distances to
+    neighbours in small clusters, can be rejected less often. :func:`mahalens.detect_features` holds
+    samples out and guarantees its rate.
 
     Args:
-        method: ``"auto"``; ``"marginal"`` (one Gaussian), ``"neighbours"``; with classes also
+        method: ``"auto"``; ``"marginal"`` (one Gaussian) or ``"neighbours"``; with classes also
             ``"mahalanobis"`` (one covariance within classes), ``"class-gaussians"``,
             ``"low-rank"``, ``"relative"`` and ``"mahavar"``.
-        options: options of the method's detector, by name. Samples are not brought to length 1
-            unless ``normalise`` asks for it.
+        options: options of the method's detector, by name. Two have other defaults here: samples
+            are not brought to length 1 (``normalise="none"``), and neighbours are at most 10
+            (``k``), or a fifth of the samples.
         rate: share of known samples to reject. N samples can set no rate below 1 / (N + 1); that
             one is then used, with a warning.
-        folds: parts of the cross-validation.
-        standardise: whether inputs are divided by their spread (with labels: within classes) first,
-            so that their units do not matter.
+        folds: number of folds.
+        standardise: whether inputs are divided by their spread (with classes: within classes)
+            first, so that their units do not matter.
         random_state: seed of folds and choices.
 
     Attributes:
-        detectors_: a :class:`~mahalens.detection.Detector` of (X - mean_) / scale_ for each fold.
-        mean_: the mean of the known samples [D].
-        scale_: the number that each input is divided by [D].
-        calibration_: the scores of the cross-validation and their threshold.
+        parts_: of each fold, mean and scale of the inputs and the fitted
+            :class:`~mahalens.detection.Detector`.
+        calibration_: the scores of the known samples and their threshold, a
+            :class:`~mahalens.detection.Calibration`.
         offset_: the score below which a sample is rejected.
         choice_: method and options, and why they were chosen.
         rate_: the rate that the threshold was set for.
@@ -103,37 +109,74 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit to known samples X [N, D], and to their classes y [N] if there are any."""
+        """Fit to known samples X [N, D], and to their classes y [N] if there are any.
+
+        Labels -1 and 1, by which scikit-learn marks outliers, are refused: all samples are known.
+        """
         x = samples_to_fit(self, X)
-        places, within = None, x
-        if y is not None:
-            places = classes_of(y, len(x))[1]
-            within = within_classes(x, places)[1]
+        if bool((x == x[0]).all()):
+            raise InputError("all samples of X are the same; give samples that differ")
+        places = None if y is None else self._places(y, len(x))
+        folds = whole_number("folds", self.folds, len(x), "the number of samples")
+        if folds < 2:
+            raise InputError("folds is 1; give 2 or more")
         self.rate_ = self._possible_rate(len(x))
-        if not isinstance(self.folds, int) or not 2 <= self.folds <= len(x):
-            raise InputError(f"folds is {self.folds!r}; give a number from 2 to {len(x)}")
-        mean, scale = x.mean(0), units_of(within, self.standardise)
-        x = (x - mean) / scale
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        options = dict(self.options or {})
-        if self.method != "auto":
-            if self.method not in NAMES:
-                raise InputError(f'method is {self.method!r}; give "auto", {", ".join(NAMES)}')
-            options.setdefault("normalise", "none")
-        self.choice_ = choose_features(x, places, self.method, seed=seed, **options)
+        options = self._options(len(x), folds, places)
+        whole = _Part.of(x, places, self.standardise)
+        moved = scaled(x, whole.scale, whole.mean)
+        self.choice_ = choose_features(moved, places, self.method, seed=seed, **options)
         scores = x.new_empty(len(x))
-        self.detectors_: list[Detector] = []
-        for fit, held in self._folds(x, places, seed):
-            detector = METHODS[self.choice_.method](**self.choice_.options)
+        self.parts_: list[_Part] = []
+        for fit, held in _folds(x, places, folds, seed):
             y_fit = None if places is None else places[fit]
-            detector.fit_features(x[fit], y_fit, hold_out=0.0, seed=seed)
-            scores[held] = detector.score_features(x[held])
-            self.detectors_.append(detector)
-        self.mean_: Floats = mean.numpy()
-        self.scale_: Floats = scale.numpy()
+            part = _Part.of(x[fit], y_fit, self.standardise)
+            part.detector = METHODS[self.choice_.method](**self.choice_.options)
+            part.detector.fit_features(
+                scaled(x[fit], part.scale, part.mean), y_fit, hold_out=0.0, seed=seed
+            )
+            scores[held] = part.score(x[held])
+            self.parts_.append(part)
         self.calibration_ = Calibration(scores, rate=self.rate_)
         self.offset_ = -float(self.calibration_.threshold)
         return self
+
+    def _places(self, y: Any, count: int) -> Tensor:
+        classes, places = classes_of(y, count)
+        if classes.dtype.kind in "if" and set(classes.tolist()) == {-1, 1}:
+            raise InputError(
+                "y has the labels -1 and 1, which mark outliers in scikit-learn; give the classes "
+                "of known samples, or no y"
+            )
+        sizes = torch.bincount(places)
+        if self.method in NAMES and METHODS[self.method].needs_labels and int(sizes.min()) < 2:
+            lone = classes[int(sizes.argmin())]
+            raise InputError(
+                f"class {lone} has one sample, which has no spread; give more samples of it, or "
+                'method="marginal" or "neighbours"'
+            )
+        return places
+
+    def _options(self, count: int, folds: int, places: Tensor | None) -> dict[str, Any]:
+        given = {} if self.options is None else self.options
+        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+            raise InputError(f'options are {given!r}; give a dict such as {{"rank": 4}}')
+        if reserved := sorted({"z", "y", "method", "seed"} & set(given)):
+            raise InputError(f"options have {reserved[0]!r}, which is no option of a detector")
+        if self.method == "auto":
+            return dict(given)
+        if self.method not in NAMES:
+            names = ", ".join(f'"{name}"' for name in NAMES)
+            raise InputError(f'method is {self.method!r}; give "auto" or one of {names}')
+        if METHODS[self.method].needs_labels and places is None:
+            raise InputError(
+                f"method {self.method!r} needs classes; give fit(X, y), or "
+                'method="marginal" or "neighbours"'
+            )
+        usual: dict[str, Any] = {"normalise": "none"}
+        if self.method == Neighbours.method:
+            usual["k"] = max(1, min(10, (count - count // folds) // 5))
+        return {**usual, **given}
 
     def _possible_rate(self, count: int) -> float:
         rate = check_rate(self.rate)
@@ -142,26 +185,15 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         least = 1 / (count + 1)
         warnings.warn(
             f"a rate of {rate:g} cannot be set from {count} samples; {least:.2g} is used, the "
-            f"smallest they can set. Give {math.ceil(1 / rate) - 1} samples or a higher rate",
+            f"smallest they can set. Give {1 / rate - 1:.4g} samples or a higher rate",
             stacklevel=3,
         )
         return least
 
-    def _folds(
-        self, x: Tensor, places: Tensor | None, seed: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        smallest = 0 if places is None else int(torch.bincount(places).min())
-        kind = KFold if smallest < self.folds else StratifiedKFold
-        cut = kind(self.folds, shuffle=True, random_state=seed)
-        for fit, held in cut.split(x, places):
-            yield torch.from_numpy(fit), torch.from_numpy(held)
-
     def score_samples(self, X: Any) -> Floats:
         """Return the score of each sample [N]: the lower, the less it is like the known ones."""
-        x = samples_to_use(self, X) - torch.from_numpy(self.mean_)
-        x /= torch.from_numpy(self.scale_)
-        scores = [detector.score_features(x) for detector in self.detectors_]
-        return -torch.stack(scores).mean(0).numpy()
+        x = samples_to_use(self, X, "offset_")
+        return -torch.stack([part.score(x) for part in self.parts_]).mean(0).numpy()
 
     def decision_function(self, X: Any) -> Floats:
         """Return the score less the threshold [N]: negative for samples to reject."""
@@ -172,5 +204,42 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def p_values(self, X: Any) -> Floats:
-        """Return the share of known samples that are as unusual as each sample [N]."""
-        return self.calibration_.p_value(torch.from_numpy(-self.score_samples(X))).numpy()
+        """Return how unusual each sample is [N]: about the share of known samples that are as much.
+
+        It is the p-value of :class:`~mahalens.detection.Calibration`; samples at or below ``rate_``
+        are rejected.
+        """
+        scores = -self.score_samples(X)
+        return self.calibration_.p_value(torch.from_numpy(scores)).numpy()
+
+
+@dataclass
+class _Part:
+    """A detector fitted without a fold, and mean and scale [D] of the samples it was fitted to."""
+
+    mean: Tensor
+    scale: Tensor
+    detector: Detector | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, places: Tensor | None, standardise: bool) -> _Part:
+        within = x if places is None else within_classes(x, places)[1]
+        return cls(x.mean(0), units_of(x, within, standardise))
+
+    def score(self, x: Tensor) -> Tensor:
+        """Return the score of each row [N]."""
+        assert self.detector is not None
+        return self.detector.score_features(scaled(x, self.scale, self.mean))
+
+
+def _folds(
+    x: Tensor, places: Tensor | None, count: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rows to fit to and those held out, of each fold."""
+    largest = 0 if places is None else int(torch.bincount(places).max())
+    kind = KFold if largest < count else StratifiedKFold
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes smaller than the folds
+        cut = list(kind(count, shuffle=True, random_state=seed).split(x, places))
+    for fit, held in cut:
+        yield torch.from_numpy(fit), torch.from_numpy(held)

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import warnings
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -174,14 +175,14 @@ def symmetric_tolerance(covariance: Tensor) -> Tensor:
     return scale * math.sqrt(torch.finfo(covariance.dtype).eps)
 
 
-def require_added(ridge: float, shrinkage: float | str) -> None:
+def require_added(ridge: object, shrinkage: object) -> None:
     """Raise unless the ridge is at least 0 and the shrinkage is 0 to 1 or ``"ledoit-wolf"``."""
-    if not (math.isfinite(ridge) and ridge >= 0):
+    if not (isinstance(ridge, Real) and 0 <= float(ridge) < math.inf):
         raise InputError(f"ridge is {ridge!r}, wanted a finite number of at least 0, such as 1e-6")
     if isinstance(shrinkage, str):
         if shrinkage != "ledoit-wolf":
             raise InputError(f'shrinkage is {shrinkage!r}, wanted "ledoit-wolf" or a number')
-    elif not 0 <= shrinkage <= 1:
+    elif not (isinstance(shrinkage, Real) and 0 <= float(shrinkage) <= 1):
         raise InputError(f'shrinkage is {shrinkage!r}, wanted 0 to 1 or "ledoit-wolf"')
 
 

@@ -76,6 +76,81 @@ def test_units_do_not_matter(name):
         np.testing.assert_array_equal(plain.predict(X), other.predict(X * units))
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_units_may_be_extreme(name, unit):
+    X, y = IRIS
+    plain, other = (clone(ESTIMATORS[name]).fit(x, y) for x in (X, X * unit))
+    if name == "metric":
+        first, second = cdist(*[plain.transform(X)] * 2), cdist(*[other.transform(X * unit)] * 2)
+        np.testing.assert_allclose(first, second, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(plain.predict(X), other.predict(X * unit))
+    with pytest.raises(InputError, match="divide X by a constant"):
+        clone(ESTIMATORS[name]).fit(X * 1e300, y)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_constant_input_does_not_count(name):
+    random = np.random.default_rng(0)
+    y = np.arange(117) % 2
+    X = random.normal(size=(117, 3)) + y[:, None]
+    with_constant = np.c_[X, np.full(117, 37.7)]  # its mean is not exactly 37.7
+    fitted = clone(ESTIMATORS[name])
+    if isinstance(fitted, MahalanobisMixture):
+        fitted.set_params(ridge=1e-3)
+    fitted.fit(with_constant, y)
+    nearly = with_constant.astype(np.float32)
+    use = fitted.transform if name == "metric" else fitted.predict
+    np.testing.assert_allclose(use(with_constant), use(nearly), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in ESTIMATORS if n != "metric"])
+def test_a_sample_may_be_very_far_away(name):
+    X, y = IRIS
+    fitted = clone(ESTIMATORS[name]).fit(X, y)
+    far = np.full((1, 4), 1e200)
+    if name == "outliers":
+        assert fitted.predict(far) == -1
+        return
+    chances = fitted.predict_proba(far)
+    assert chances.sum() == pytest.approx(1)
+    if len(chances[0]) > 1:
+        assert fitted.predict(far) == fitted.distances(far).argmin()
+
+
+def test_numbers_may_be_those_of_numpy():
+    X, y = WINE
+    near = make_pipeline(MahalanobisMetric(), KNeighborsClassifier())
+    grid = {"mahalanobismetric__n_components": np.arange(1, 4)}
+    assert GridSearchCV(near, grid, cv=3, error_score="raise").fit(X, y).best_score_ > 0.9
+    MahalanobisMixture(
+        np.int64(2), "low-rank+remainder", rank=np.int64(2), ridge=np.float32(1e-3)
+    ).fit(X)
+    MahalanobisOutliers("marginal", folds=np.int64(3)).fit(X)
+    for estimator in (MahalanobisMetric(True), MahalanobisMixture(True)):
+        with pytest.raises(InputError, match="n_components is True"):
+            estimator.fit(X)
+
+
+def test_an_estimator_whose_fit_failed_is_not_fitted():
+    X, y = IRIS
+    uses = {
+        MahalanobisClassifier(ridge=-1): "predict",
+        MahalanobisMetric(n_components=9): "transform",
+        MahalanobisMixture(n_components=999): "predict",
+        MahalanobisOutliers(rate=7): "p_values",
+    }
+    for estimator, use in uses.items():
+        for _ in range(2):
+            with pytest.raises(NotFittedError):
+                getattr(estimator, use)(X)
+            with pytest.raises(InputError):
+                estimator.fit(X, y)
+    with pytest.raises(NotFittedError):
+        _ = MahalanobisMetric().precision_
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_pickled_estimator_is_the_same(name):
     X, y = IRIS
@@ -159,6 +234,11 @@ class TestClassifier:
             ({"kind": "round"}, [0, 0, 0, 1, 1, 1], "kind is 'round'"),
             ({"priors": [0.5, 0.6]}, [0, 0, 0, 1, 1, 1], "2 positive shares that sum to 1"),
             ({"priors": "even"}, [0, 0, 0, 1, 1, 1], "2 positive shares"),
+            ({"priors": ["a", "b"]}, [0, 0, 0, 1, 1, 1], "2 positive shares"),
+            ({"shrinkage": None}, [0, 0, 0, 1, 1, 1], "shrinkage is None"),
+            ({"ridge": "a"}, [0, 0, 0, 1, 1, 1], "ridge is 'a'"),
+            ({"kind": "low-rank+remainder", "rank": 3}, [0, 0, 0, 1, 1, 1], "rank is 3.* 1 to 2"),
+            ({}, [0.5, 1.5, 2.5, 3.5, 4.5, 5.5], "continuous values.* taken for classes"),
         ],
     )
     def test_refuses(self, options, y, message):
@@ -216,7 +296,7 @@ class TestMetric:
 
     @pytest.mark.parametrize("count", [0, 14, 1.5, "all"])
     def test_refuses(self, count):
-        with pytest.raises(InputError, match="give a number from 1 to 13"):
+        with pytest.raises(InputError, match="give a whole number from 1 to 13"):
             MahalanobisMetric(count).fit(*WINE)
 
 
@@ -224,18 +304,27 @@ class TestMixture:
     @pytest.mark.parametrize(
         ("kind", "theirs"), [("full", "full"), ("diagonal", "diag"), ("spherical", "spherical")]
     )
-    def test_is_as_likely_as_that_of_scikit_learn(self, kind, theirs):
+    def test_that_of_scikit_learn_stays_where_ours_ends(self, kind, theirs):
         X = IRIS[0]
         options = {"tol": 1e-9, "max_iter": 1000}
         ours = MahalanobisMixture(3, kind, standardise=False, ridge=0.0, **options).fit(X)
+        precisions = np.linalg.inv(ours.covariances_)
+        if kind != "full":
+            precisions = np.diagonal(precisions, axis1=1, axis2=2)
         peer = GaussianMixture(
-            3, covariance_type=theirs, reg_covar=0.0, means_init=ours.means_, **options
+            3,
+            covariance_type=theirs,
+            reg_covar=0.0,
+            weights_init=ours.weights_,
+            means_init=ours.means_,
+            precisions_init=precisions if kind != "spherical" else precisions[:, 0],
+            **options,
         ).fit(X)
-        assert ours.lower_bound_ >= peer.lower_bound_ - 1e-6
-        np.testing.assert_allclose(ours.lower_bound_, ours.score(X), rtol=1e-9)
-        if abs(ours.lower_bound_ - peer.lower_bound_) < 1e-6:  # the same optimum
-            np.testing.assert_allclose(ours.aic(X), peer.aic(X), rtol=1e-6)
-            np.testing.assert_allclose(ours.bic(X), peer.bic(X), rtol=1e-6)
+        assert ours.lower_bound_ == pytest.approx(peer.lower_bound_, abs=1e-6)
+        assert ours.lower_bound_ == pytest.approx(ours.score(X), abs=1e-9)
+        np.testing.assert_allclose(ours.predict_proba(X), peer.predict_proba(X), atol=1e-3)
+        assert ours.aic(X) == pytest.approx(peer.aic(X), rel=1e-6)
+        assert ours.bic(X) == pytest.approx(peer.bic(X), rel=1e-6)
 
     @pytest.mark.parametrize("standardise", [True, False])
     @pytest.mark.parametrize(("kind", "rank"), KINDS)
@@ -267,6 +356,28 @@ class TestMixture:
         values[:2] = values[:2].mean()  # the remainder
         np.testing.assert_allclose(mixture.covariances_[0], axes * values @ axes.T, atol=1e-9)
 
+    def test_low_rank_of_all_axes_counts_as_full(self):
+        X = IRIS[0]
+        full, low = (
+            MahalanobisMixture(2, kind, rank=rank).fit(X)
+            for kind, rank in (("full", None), ("low-rank+remainder", 4))
+        )
+        assert low.bic(X) == pytest.approx(full.bic(X), rel=1e-6)
+
+    def test_the_ridge_is_a_share_of_the_variance(self):
+        X = IRIS[0]
+        small, large = (
+            MahalanobisMixture(2, ridge=0.1, standardise=False).fit(X * unit) for unit in (1e-3, 1)
+        )
+        np.testing.assert_allclose(small.covariances_ * 1e6, large.covariances_, rtol=1e-6)
+
+    def test_a_collapsed_gaussian_is_refused(self):
+        X = np.repeat(np.random.default_rng(0).normal(size=(3, 2)), 5, axis=0)
+        for kind in ("full", "diagonal"):
+            with pytest.raises(InputError, match="fewer n_components or a ridge"):
+                MahalanobisMixture(3, kind, ridge=0.0).fit(X)
+            MahalanobisMixture(3, kind, ridge=1e-3).fit(X)
+
     def test_samples_have_the_moments_of_the_mixture(self):
         X = WINE[0]
         mixture = MahalanobisMixture(2).fit(X)
@@ -286,8 +397,8 @@ class TestMixture:
             ({"n_components": 200}, "from 1 to 150, the number of samples"),
             ({"n_components": 1.5}, "whole number"),
             ({"kind": "tied"}, "kind is 'tied'"),
-            ({"kind": "low-rank+remainder"}, "needs a rank"),
-            ({"rank": 2}, "a rank is given"),
+            ({"kind": "low-rank+remainder"}, "give a rank with"),
+            ({"rank": 2}, "and with no other kind"),
             ({"ridge": -1}, "ridge is -1"),
             ({"tol": math.nan}, "tol is nan"),
             ({"max_iter": 0}, "max_iter is 0; give a whole number from 1 up"),
@@ -317,6 +428,36 @@ class TestOutliers:
             detector = MahalanobisOutliers(method, rate=0.1).fit(known)
             rates.append((detector.predict(new) == -1).mean())
         assert 0.07 < np.mean(rates) < 0.12
+
+    @pytest.mark.parametrize("method", ["marginal", "neighbours"])
+    def test_the_rate_holds_with_fewer_samples_than_inputs(self, method):
+        random = np.random.default_rng(0)
+        rates = []
+        for _ in range(30):
+            known, new = (random.normal(size=(n, 60)) for n in (40, 300))
+            detector = MahalanobisOutliers(method, rate=0.1).fit(known)
+            rates.append((detector.predict(new) == -1).mean())
+        assert 0.06 < np.mean(rates) < 0.125
+
+    def test_marks_of_outliers_are_no_classes(self):
+        X, y = IRIS
+        with pytest.raises(InputError, match="labels -1 and 1, which mark outliers"):
+            MahalanobisOutliers().fit(X, np.where(y > 0, 1, -1))
+
+    def test_what_lies_between_small_clusters_is_far_from_neighbours(self):
+        random = np.random.default_rng(0)
+        X = np.r_[random.normal(size=(20, 2)) - 10, random.normal(size=(20, 2)) + 10]
+        assert MahalanobisOutliers("neighbours").fit(X).predict([[0.0, 0.0]]) == -1
+
+    def test_classes_are_asked_for(self):
+        X, y = IRIS
+        with pytest.raises(InputError, match=r"needs classes; give fit\(X, y\), or"):
+            MahalanobisOutliers("low-rank").fit(X)
+        with pytest.raises(InputError, match="class 2 has one sample"):
+            MahalanobisOutliers("low-rank").fit(X[:101], y[:101])
+        MahalanobisOutliers("marginal").fit(X[:101], y[:101])
+        with pytest.raises(InputError, match="all samples of X are the same"):
+            MahalanobisOutliers().fit(np.ones((30, 2)))
 
     def test_parts_agree(self):
         X, y = WINE
@@ -365,7 +506,10 @@ class TestOutliers:
             ({"method": "low-rank", "options": {"ranks": 3}}, "ranks"),
             ({"options": {"rank": 3}}, '"auto" chooses its options'),
             ({"rate": 1.5}, "reject rate is 1.5"),
-            ({"folds": 1}, "folds is 1; give a number from 2 to 178"),
+            ({"options": [1]}, "give a dict"),
+            ({"options": {"seed": 1}}, "'seed', which is no option"),
+            ({"folds": 179}, "from 1 to 178"),
+            ({"folds": 1}, "folds is 1; give 2 or more"),
         ],
     )
     def test_refuses(self, options, message):
