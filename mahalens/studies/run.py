@@ -334,7 +334,14 @@ _MAY_DIFFER = ("seed", "trials", "group", "budget", "tensorboard")
 _PARTS = ("models", "pixels")  # a run may have some of them, and another the rest
 
 
-def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: str = "") -> None:
+def pool(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    models: Sequence[str] = (),
+    force: bool = False,
+    command: str = "",
+) -> None:
     """Put the trials of finished runs of one study together, and judge its claims by all of them.
 
     So a long study can be run in pieces, on several machines or days: the same command with
@@ -345,6 +352,7 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
     Args:
         folders: finished runs, each with its ``measures.safetensors``.
         out: a new folder for the pooled run.
+        models: models to take, all if empty; the others may then have other trials.
         force: replace a run that ``out`` holds.
         command: what the user typed, for the record.
     """
@@ -360,9 +368,16 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
     _check_pool(study, folders, records, configs, out)
     runs = [_pieces(*own) for own in zip(records, configs, strict=True)]
     measured = [_read_measures(folder) for folder in folders]
+    if models:
+        measured = [
+            _of_models(own, models, place) for own, place in zip(measured, folders, strict=True)
+        ]
     own = _runs_by_model(runs, measured)
     trials = sum(_trials_of(configs[place]) for place in next(iter(own.values())))
-    config = msgspec.structs.replace(configs[0], trials=trials, budget=None, **_united(configs))
+    united = _united(configs)
+    if models:
+        united["models"] = tuple(name for name in united["models"] if name in models)
+    config = msgspec.structs.replace(configs[0], trials=trials, budget=None, **united)
     deviations = config.deviations()
     record = msgspec.structs.replace(
         records[0],
@@ -378,6 +393,18 @@ def pool(folders: Sequence[Path], out: Path, *, force: bool = False, command: st
     results.facts = study.check(config, None)
     with RunFolder.create(out, record, force=force) as pooled:
         _conclude(study, config, pooled, results)
+
+
+def _of_models(
+    measured: Mapping[tuple[str, str], Measures], models: Sequence[str], folder: Path
+) -> dict[tuple[str, str], Measures]:
+    """Return the measures of these models, of which the run must have all."""
+    names = [model for _, model in measured]
+    if missing := [model for model in models if model not in names]:
+        raise InputError(
+            f"{folder}: has no model {missing[0]}; give some of {', '.join(dict.fromkeys(names))}"
+        )
+    return {key: own for key, own in measured.items() if key[1] in models}
 
 
 def _pieces(record: RunConfig, config: Config) -> list[Pooled]:

@@ -420,6 +420,16 @@ def test_parts_with_the_same_seeds_make_one_run(tmp_path):
     other = part("other", models=("relu", "abs", "relu2"), trials=1, seed=1)
     pool([united.path, other], tmp_path / "both")  # a pooled run is a run
     assert Run(tmp_path / "both").config["options"]["trials"] == 3
+    more = part("more", models=("relu2", "relu"), trials=1, seed=2)
+    pool([united.path, other, more], tmp_path / "some", models=("relu", "relu2"))
+    some = Run(tmp_path / "some")
+    assert some.config["options"]["models"] == ["relu", "relu2"]
+    assert [piece["seed"] for piece in some.config["pooled"]][-2:] == [1, 2]
+    assert {(row["model"], row["trial"]) for row in some.trials} == {
+        (model, str(trial)) for model in ("relu", "relu2") for trial in range(4)
+    }
+    with pytest.raises(InputError, match="more: has no model abs; give some of relu, relu2"):
+        pool([united.path, more], tmp_path / "out", models=("relu", "abs"))
     shorter = part("shorter", models=("relu2",), trials=1)
     for runs, message in (
         ([*pieces[:2], other], "has trials 2 of seed 0, 1 of seed 1, but"),
