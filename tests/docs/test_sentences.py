@@ -119,10 +119,11 @@ def representation() -> list[str]:
         raw.verdicts,
         f"ReLU2 falls {relu['mean'] - relu2['mean']:.0f} points behind ReLU",
         f"Abs2-Neg loses {WORDS[round(accuracy['abs2']['mean'] - accuracy['abs2-neg']['mean'])]}.",
-        f"five networks reach {min(others):.0f} to {max(others):.0f} % ({WORDS[second['n']]} trials)",
+        f"five networks reach {min(others):.0f} to {max(others):.0f} % "
+        f"({WORDS[second['n']]} trials)",
         f"{second['min']:.0f} and {second['max']:.0f} %, where 47.2 % is published",
-        f"ReLU ends {95.64 - normalised.mean('relu', 'test_accuracy'):.0f} points too low and ReLU2 "
-        f"{second['mean'] - 47.2:.0f} too high",
+        f"ReLU ends {95.64 - normalised.mean('relu', 'test_accuracy'):.0f} points too low and "
+        f"ReLU2 {second['mean'] - 47.2:.0f} too high",
         f"Trials of ReLU2 reach {relu2['min']:.0f} to {relu2['max']:.0f} %, with "
         f"{WORDS[round(dead['min'] / 10)]} to {WORDS[round(dead['max'] / 10)]} dead outputs",
         f"{rare['mean']:.0f} % of its outputs are active on fewer than 5 %",
