@@ -69,6 +69,10 @@ def name_lines(room: str, name: str) -> Iterator[str]:
         kind = "exception" if issubclass(value, BaseException) else "class"
         yield f".. auto{kind}:: {name}"
         yield "   :members:"
+        # scikit-learn adds these to its estimators, with texts that link to its own pages.
+        routing = [member for member in dir(value) if re.fullmatch(r"set_\w+_request", member)]
+        if routing:
+            yield f"   :exclude-members: {', '.join(routing)}"
     elif inspect.isroutine(value):
         yield f".. autofunction:: {name}"
     else:

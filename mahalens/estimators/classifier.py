@@ -56,7 +56,7 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Attributes:
         classes_: labels in ascending order [C].
         scale_: the number that each input is divided by [D].
-        ellipsoids_: the Gaussians of X / scale_, as :class:`~mahalens.geometry.Ellipsoids`.
+        ellipsoids_: the Gaussians of ``X / scale_``, as :class:`~mahalens.geometry.Ellipsoids`.
         priors_: shares of the classes [C].
 
     >>> from sklearn.datasets import load_iris
@@ -168,9 +168,9 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return torch.log_softmax(self._joint(X)[0], 1).numpy()
 
     def decision_function(self, X: Any) -> Floats:
-        """Return log(π_c N(x; μ_c, Σ_c)) of X / scale_ [N, C]; of two classes the difference [N].
+        """Return log(π_c N(x; μ_c, Σ_c)) [N, C]; of two classes the second less the first [N].
 
-        The difference is that of the second class less the first.
+        The densities are those of ``X / scale_``.
         """
         joint, square = self._joint(X)
         if joint.shape[1] == 2:

@@ -60,7 +60,7 @@ class MahalanobisMixture(DensityMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         n_components: K, the number of Gaussians.
         kind: ``"full"``, ``"low-rank+remainder"``, ``"diagonal"`` or ``"spherical"``: the shape of
-            the Gaussians of X / scale_.
+            the Gaussians of ``X / scale_``.
         rank: R, for the kind that has one.
         ridge: share of the mean variance of the inputs that is added to every variance.
         tol: growth of the mean log-likelihood at which a fit has converged.
@@ -74,7 +74,7 @@ class MahalanobisMixture(DensityMixin, BaseEstimator):  # type: ignore[misc]
         weights_: share of each Gaussian [K].
         means_: [K, D].
         covariances_: [K, D, D].
-        ellipsoids_: the Gaussians of X / scale_, as :class:`~mahalens.geometry.Ellipsoids`.
+        ellipsoids_: the Gaussians of ``X / scale_``, as :class:`~mahalens.geometry.Ellipsoids`.
         scale_: the number that each input is divided by [D].
         lower_bound_: mean log-likelihood of the samples.
         converged_, n_iter_: how the best fit ended, and after how many steps.
