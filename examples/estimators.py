@@ -87,7 +87,7 @@ def show(title: str, rows: dict[str, list[list[float]]]) -> None:
     print(f"\n| {title} | {' | '.join(SETS)} |\n|---|{'---:|' * len(SETS)}")
     for name, sets in rows.items():
         cells = [
-            f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
+            f"{np.mean(values):.1f}\u00a0±\u00a0{np.std(values, ddof=1):.1f}"
             if np.all(np.isfinite(values))
             else "–"
             for values in sets

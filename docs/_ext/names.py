@@ -157,9 +157,17 @@ def short_signature(
     return ("()" if arguments == "(*args, **kwargs)" else arguments), returned
 
 
+def keep_underscores(
+    app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
+    """Keep the underscore at the end of an attribute's name, which would make it a link."""
+    lines[:] = [re.sub(r"^(:ivar \w*)_:", r"\1\\_:", line) for line in lines]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for them."""
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-skip-member", skip_aliases)
     app.connect("autodoc-process-signature", short_signature)
+    app.connect("autodoc-process-docstring", keep_underscores, priority=600)  # after napoleon
     return {"version": "1", "parallel_read_safe": True}
