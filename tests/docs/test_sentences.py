@@ -100,6 +100,13 @@ def readme() -> list[str]:
 def representation() -> list[str]:
     raw, normalised = Run("table1-raw", "raw"), Run("table1-normalised", "normalised")
     code = Run("representation-code", "normalised")
+    offset, heads = Run("offset-raw", "raw"), ("relu-l2-neg", "abs-l2-neg", "linear-l2-neg")
+    without_mu, without_alpha, reached = (
+        [offset.mean(model, metric) for model in heads]
+        for metric in ("lost_without_mu", "lost_without_alpha", "test_accuracy")
+    )
+    assert max(offset.mean(model, "prototype_shift") for model in heads) < 1e-5
+    assert {offset.mean(model, "prototypes_own") for model in heads} == {10.0}
     accuracy = {
         row["model"]: row for row in raw.summary["rows"] if row["metric"] == "test_accuracy"
     }
@@ -141,6 +148,11 @@ def representation() -> list[str]:
         f"{'are decided alike' * alike}",
         f"{dead['mean']:.0f} % ({raw.interval('relu2', 'dead_outputs')} %). Trials differ",
         f"{raw.mean('relu2', 'rare1_outputs'):.0f} % at both thresholds",
+        f"changes accuracy by at most {max(map(abs, without_mu)):.2f} points",
+        f"costs {min(without_alpha):.0f} to {max(without_alpha):.0f} points",
+        f"at a cosine of {offset.mean('linear-l2-neg', 'axis_cosine'):.2f}, before training "
+        f"{offset.mean('linear-l2-neg', 'axis_cosine_start'):.2f}",
+        f"good, {min(reached):.1f} to {max(reached):.1f} %",
         f"{points(code.difference('abs-l2-code', 'abs-l2'), '.1f', -1)} behind",
         f"{WORDS[nearer[0]]} (ReLU2-Neg) and {WORDS[nearer[1]]} times (Abs2-Neg) nearer",
         f"{100 * share['mean']:.0f} % ({100 * share['ci95'][0]:.0f} to "
