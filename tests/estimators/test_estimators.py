@@ -377,6 +377,9 @@ class TestMixture:
             with pytest.raises(InputError, match="fewer n_components or a ridge"):
                 MahalanobisMixture(3, kind, ridge=0.0).fit(X)
             MahalanobisMixture(3, kind, ridge=1e-3).fit(X)
+        twice = np.repeat(IRIS[0][:, :1], 2, axis=1)
+        with pytest.raises(InputError, match="directions without spread; give fewer"):
+            MahalanobisMixture(ridge=0.0).fit(twice)
 
     def test_samples_have_the_moments_of_the_mixture(self):
         X = WINE[0]
