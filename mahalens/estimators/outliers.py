@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,15 +15,7 @@ from torch import Tensor
 
 from mahalens.detection.base import Detector
 from mahalens.detection.choose import METHODS, choose_features
-from mahalens.detection.distances import (
-    ClassGaussians,
-    LowRank,
-    Mahalanobis,
-    MahaVar,
-    Marginal,
-    Neighbours,
-    Relative,
-)
+from mahalens.detection.distances import Neighbours
 from mahalens.detection.threshold import Calibration, check_rate
 from mahalens.errors import InputError
 from mahalens.estimators._samples import (
@@ -39,10 +30,8 @@ from mahalens.estimators._samples import (
     within_classes,
 )
 
-NAMES = tuple(
-    kind.method
-    for kind in (Mahalanobis, ClassGaussians, LowRank, Marginal, Relative, MahaVar, Neighbours)
-)
+NAMES = tuple(n for n, kind in METHODS.items() if kind.__module__ == Neighbours.__module__)
+"""The methods by distance: those that need neither logits nor several layers."""
 
 
 class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
@@ -123,23 +112,26 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.rate_ = self._possible_rate(len(x))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options = self._options(len(x), folds, places)
-        whole = _Part.of(x, places, self.standardise)
-        moved = scaled(x, whole.scale, whole.mean)
+        mean, scale = self._mean_and_scale(x, places)
+        moved = scaled(x, scale, mean)
         self.choice_ = choose_features(moved, places, self.method, seed=seed, **options)
         scores = x.new_empty(len(x))
         self.parts_: list[_Part] = []
         for fit, held in _folds(x, places, folds, seed):
             y_fit = None if places is None else places[fit]
-            part = _Part.of(x[fit], y_fit, self.standardise)
-            part.detector = METHODS[self.choice_.method](**self.choice_.options)
-            part.detector.fit_features(
-                scaled(x[fit], part.scale, part.mean), y_fit, hold_out=0.0, seed=seed
-            )
+            mean, scale = self._mean_and_scale(x[fit], y_fit)
+            detector = METHODS[self.choice_.method](**self.choice_.options)
+            detector.fit_features(scaled(x[fit], scale, mean), y_fit, hold_out=0.0, seed=seed)
+            part = _Part(mean, scale, detector)
             scores[held] = part.score(x[held])
             self.parts_.append(part)
         self.calibration_ = Calibration(scores, rate=self.rate_)
         self.offset_ = -float(self.calibration_.threshold)
         return self
+
+    def _mean_and_scale(self, x: Tensor, places: Tensor | None) -> tuple[Tensor, Tensor]:
+        within = x if places is None else within_classes(x, places)[1]
+        return x.mean(0), units_of(x, within, self.standardise)
 
     def _places(self, y: Any, count: int) -> Tensor:
         classes, places = classes_of(y, count)
@@ -213,22 +205,15 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return self.calibration_.p_value(torch.from_numpy(scores)).numpy()
 
 
-@dataclass
-class _Part:
+class _Part(NamedTuple):
     """A detector fitted without a fold, and mean and scale [D] of the samples it was fitted to."""
 
     mean: Tensor
     scale: Tensor
-    detector: Detector | None = None
-
-    @classmethod
-    def of(cls, x: Tensor, places: Tensor | None, standardise: bool) -> _Part:
-        within = x if places is None else within_classes(x, places)[1]
-        return cls(x.mean(0), units_of(x, within, standardise))
+    detector: Detector
 
     def score(self, x: Tensor) -> Tensor:
         """Return the score of each row [N]."""
-        assert self.detector is not None
         return self.detector.score_features(scaled(x, self.scale, self.mean))
 
 
