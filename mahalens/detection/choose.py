@@ -168,7 +168,8 @@ def detect(
        of the worst fold in 1 and of the worst kind in 2, but at most 0.999. So unknowns that are
        near and those that are far count alike.
        Where there is none, or where there are fewer than three classes, the best one in 2 wins, to
-       two digits. Of equals the simplest wins.
+       two digits; of equals the one with the largest product, if there are three classes. Of equals
+       the simplest wins.
 
     ``detector.choice`` has the table of candidates and the reason.
 
@@ -356,11 +357,11 @@ def _best(trials: Sequence[Trial]) -> tuple[Trial, str]:
     """Return the best candidate, and why it is."""
     alone = {trial.parts[0]: min(trial.made) for trial in trials if len(trial.parts) == 1}
     useful = [t for t in trials if min(alone[part] for part in t.parts) >= FAILED] or trials
-    sound = [t for t in useful if min(t.made) >= SOUND] if trials[0].classes is not None else []
-    if sound:
+    classes = trials[0].classes is not None
+    if sound := [t for t in useful if min(t.made) >= SOUND and classes]:
         best = max(sound, key=lambda trial: trial.worth)
     else:
-        best = max(useful, key=lambda trial: trial.made_up)
+        best = max(useful, key=lambda trial: (trial.made_up, trial.worth if classes else 0))
     reason = f"{min(best.made):.3f} or more against made-up unknowns"
     if best.classes is not None:
         reason = f"{best.classes:.3f} or more with classes held out as unknown, {reason}"

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from mahalens.detection.base import Detector
-from mahalens.detection.choose import METHODS, choose_features
+from mahalens.detection.choose import METHODS, Choice, choose_features
 from mahalens.detection.distances import Neighbours
 from mahalens.detection.threshold import Calibration, check_rate
 from mahalens.errors import InputError
@@ -32,6 +32,9 @@ from mahalens.estimators._samples import (
 
 NAMES = tuple(n for n, kind in METHODS.items() if kind.__module__ == Neighbours.__module__)
 """The methods by distance: those that need neither logits nor several layers."""
+
+_CLEARLY = 0.5
+"""Logarithm of the odds by which plain inputs must beat standardised ones; less is chance."""
 
 
 class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
@@ -61,16 +64,19 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             one is then used, with a warning.
         folds: number of folds.
         standardise: whether inputs are divided by their spread (with classes: within classes)
-            first, so that their units do not matter.
+            first, so that their units do not matter. ``"auto"`` does so if a method is named. If
+            not, it tries both, and known samples decide: pixels have one unit, and those that
+            hardly vary should not count as much as the others.
         random_state: seed of folds and choices.
 
     Attributes:
-        parts_: of each fold, mean and scale of the inputs and the fitted
+        parts_: of each fold, scale and mean of the inputs and the fitted
             :class:`~mahalens.detection.Detector`.
         calibration_: the scores of the known samples and their threshold, a
             :class:`~mahalens.detection.Calibration`.
         offset_: the score below which a sample is rejected.
         choice_: method and options, and why they were chosen.
+        standardise_: whether inputs are divided by their spread.
         rate_: the rate that the threshold was set for.
 
     >>> from sklearn.datasets import load_wine
@@ -87,7 +93,7 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         options: dict[str, Any] | None = None,
         rate: float = 0.05,
         folds: int = 5,
-        standardise: bool = True,
+        standardise: bool | str = "auto",
         random_state: Any = 0,
     ) -> None:
         self.method = method
@@ -112,26 +118,42 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.rate_ = self._possible_rate(len(x))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options = self._options(len(x), folds, places)
-        mean, scale = self._mean_and_scale(x, places)
-        moved = scaled(x, scale, mean)
-        self.choice_ = choose_features(moved, places, self.method, seed=seed, **options)
+        self.standardise_, self.choice_ = self._choose(x, places, seed, options)
         scores = x.new_empty(len(x))
         self.parts_: list[_Part] = []
         for fit, held in _folds(x, places, folds, seed):
             y_fit = None if places is None else places[fit]
-            mean, scale = self._mean_and_scale(x[fit], y_fit)
+            scale, mean = _scale_and_mean(x[fit], y_fit, self.standardise_)
             detector = METHODS[self.choice_.method](**self.choice_.options)
             detector.fit_features(scaled(x[fit], scale, mean), y_fit, hold_out=0.0, seed=seed)
-            part = _Part(mean, scale, detector)
+            part = _Part(scale, mean, detector)
             scores[held] = part.score(x[held])
             self.parts_.append(part)
         self.calibration_ = Calibration(scores, rate=self.rate_)
         self.offset_ = -float(self.calibration_.threshold)
         return self
 
-    def _mean_and_scale(self, x: Tensor, places: Tensor | None) -> tuple[Tensor, Tensor]:
-        within = x if places is None else within_classes(x, places)[1]
-        return x.mean(0), units_of(x, within, self.standardise)
+    def _choose(
+        self, x: Tensor, places: Tensor | None, seed: int, options: dict[str, Any]
+    ) -> tuple[bool, Choice]:
+        """Return whether to standardise, and the method: by known samples if neither is given."""
+        if self.standardise not in (True, False, "auto"):
+            raise InputError(f'standardise is {self.standardise!r}; give True, False or "auto"')
+
+        def choice(standardise: bool) -> Choice:
+            moved = scaled(x, *_scale_and_mean(x, places, standardise))
+            return choose_features(moved, places, self.method, seed=seed, **options)
+
+        first = bool(self.standardise)  # "auto" begins with True
+        best = choice(first)
+        if self.standardise != "auto" or self.method != "auto":
+            return first, best
+        try:
+            plain = choice(False)
+        except InputError:  # without units of their own the numbers are too large or too small
+            return True, best
+        better = plain.trials[0].worth - best.trials[0].worth
+        return (False, plain) if better > _CLEARLY else (True, best)
 
     def _places(self, y: Any, count: int) -> Tensor:
         classes, places = classes_of(y, count)
@@ -206,15 +228,22 @@ class MahalanobisOutliers(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Part(NamedTuple):
-    """A detector fitted without a fold, and mean and scale [D] of the samples it was fitted to."""
+    """A detector fitted without a fold, and scale and mean [D] of the samples it was fitted to."""
 
-    mean: Tensor
     scale: Tensor
+    mean: Tensor
     detector: Detector
 
     def score(self, x: Tensor) -> Tensor:
         """Return the score of each row [N]."""
         return self.detector.score_features(scaled(x, self.scale, self.mean))
+
+
+def _scale_and_mean(
+    x: Tensor, places: Tensor | None, standardise: bool
+) -> tuple[Tensor, Tensor]:
+    within = x if places is None else within_classes(x, places)[1]
+    return units_of(x, within, standardise), x.mean(0)
 
 
 def _folds(

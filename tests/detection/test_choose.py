@@ -86,6 +86,8 @@ def test_rules_of_the_choice() -> None:
     assert _best(certain)[0] is certain[0]
     assert _best((blind, weak))[0] is weak  # nothing is sound
     assert _best((blind,))[0] is blind  # better than nothing
+    unsound = [weak._replace(classes=classes) for classes in (0.8, 0.9)]
+    assert _best(unsound)[0] is unsound[1]  # nothing is sound: held-out classes decide
     first, second = near._replace(classes=None), nearer._replace(classes=None, made=(0.992,) * 3)
     assert _best((first, second))[0] is first  # equal to two digits
 

@@ -442,6 +442,27 @@ class TestOutliers:
             rates.append((detector.predict(new) == -1).mean())
         assert 0.06 < np.mean(rates) < 0.125
 
+    @pytest.mark.parametrize("labelled", [False, True])
+    def test_known_samples_decide_whether_to_standardise(self, labelled):
+        X, y = DIGITS
+        X, y = X[y < 8], y[y < 8]
+        known, new = X[y < 5], X[y >= 5]
+        labels = y[y < 5] if labelled else None
+        chosen, forced = (
+            MahalanobisOutliers(standardise=standardise).fit(known, labels)
+            for standardise in ("auto", True)
+        )
+        assert (chosen.standardise_, forced.standardise_) == (False, True)
+        found = [(detector.predict(new) == -1).mean() for detector in (chosen, forced)]
+        assert found[0] > found[1] + 0.02
+        # A named method, and inputs of several units, are standardised.
+        assert MahalanobisOutliers("marginal").fit(known).standardise_
+        X, y = WINE
+        units = 10.0 ** np.linspace(-100, 100, X.shape[1])
+        plain, other = (MahalanobisOutliers().fit(x, y) for x in (X, X * units))
+        assert plain.standardise_
+        np.testing.assert_allclose(plain.p_values(X), other.p_values(X * units))
+
     def test_marks_of_outliers_are_no_classes(self):
         X, y = IRIS
         with pytest.raises(InputError, match="labels -1 and 1, which mark outliers"):
@@ -513,6 +534,7 @@ class TestOutliers:
             ({"options": {"seed": 1}}, "'seed', which is no option"),
             ({"folds": 179}, "from 1 to 178"),
             ({"folds": 1}, "folds is 1; give 2 or more"),
+            ({"standardise": "no"}, 'standardise is .no.; give True, False or "auto"'),
         ],
     )
     def test_refuses(self, options, message):
