@@ -32,6 +32,7 @@ from mahalens.report.run_tables import (
     results_tables,
 )
 from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table, duration, number
+from mahalens.studies.study import SOURCES
 
 RUNS = Path(__file__).parent / "runs"
 """The committed records: a folder for each run behind a figure."""
@@ -314,9 +315,19 @@ def means(runs: dict[str, RunRecords]) -> Table:
     return Table("", heads, tuple(lines), results_tables(first)[0].notes)
 
 
-def verdict_counts(runs: Sequence[str]) -> str:
-    """Return the verdicts of some runs in words: "5 hold, 2 fail, 1 undecided"."""
-    counts = Counter(claim.verdict for name in runs for claim in load(name).summary.claims)
+def verdict_counts(runs: Sequence[str], source: str = "") -> str:
+    """Return the verdicts of some runs in words: "5 hold, 2 fail, 1 undecided".
+
+    With a key of :data:`~mahalens.studies.study.SOURCES`, only those on claims of that source.
+    """
+    if source and source not in SOURCES:
+        raise InputError(f"{source}: unknown source; give {', '.join(SOURCES)}")
+    counts = Counter(
+        claim.verdict
+        for name in runs
+        for claim in load(name).summary.claims
+        if not source or claim.source == SOURCES[source]
+    )
     words = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
     parts = [
         f"{counts[verdict]} {words.get(verdict, (verdict, verdict))[counts[verdict] != 1]}"

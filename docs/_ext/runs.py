@@ -12,8 +12,9 @@ In a page (MyST Markdown)::
 names one or several folders of ``docs/runs``, or ``all``, and what to show of them: see
 ``docs/results.py``, which makes the same tables in a terminal. ``:fold:`` hides them behind a title
 to click; ``:optional:`` shows nothing as long as the folder is not there. In a sentence or a table
-``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts. A figure of the study's
-report by its name, or one of a metric with all trials, means and published means; and its caption::
+``{verdicts}`gaussian-2d gaussian-10d` `` is the count of verdicts, and with the key of a source,
+``{verdicts}`interpreting: clusters` ``, of those on its claims. A figure of the study's report
+by its name, or one of a metric with all trials, means and published means; and its caption::
 
     ```{run-figure} ellipsoids-full final_error
     :models: elliptical, spherical
@@ -108,8 +109,9 @@ class Verdicts(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Return the counts as text."""
+        source, _, runs = self.text.rpartition(":")
         try:
-            return [nodes.Text(results.verdict_counts(self.text.split()))], []
+            return [nodes.Text(results.verdict_counts(runs.split(), source))], []
         except MahalensError as error:
             message = self.inliner.reporter.error(str(error), line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]

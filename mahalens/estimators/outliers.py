@@ -239,9 +239,7 @@ class _Part(NamedTuple):
         return self.detector.score_features(scaled(x, self.scale, self.mean))
 
 
-def _scale_and_mean(
-    x: Tensor, places: Tensor | None, standardise: bool
-) -> tuple[Tensor, Tensor]:
+def _scale_and_mean(x: Tensor, places: Tensor | None, standardise: bool) -> tuple[Tensor, Tensor]:
     within = x if places is None else within_classes(x, places)[1]
     return units_of(x, within, standardise), x.mean(0)
 

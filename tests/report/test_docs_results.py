@@ -203,8 +203,9 @@ def requests() -> Iterator[tuple[Path, list[str], dict[str, str]]]:
         for names, options in DIRECTIVE.findall(text):
             pairs = (line[1:].partition(":") for line in options.splitlines())
             yield page, names.split(), {name: value.strip() for name, _, value in pairs}
-        for names in ROLE.findall(text):
-            yield page, names.split(), {"role": ""}
+        for asked in ROLE.findall(text):
+            source, _, names = asked.rpartition(":")
+            yield page, names.split(), {"role": source}
 
 
 def test_every_table_of_every_page_can_be_made() -> None:
@@ -217,7 +218,8 @@ def test_every_table_of_every_page_can_be_made() -> None:
             continue
         assert there, f"{page.name} names a run that docs/runs does not have: {names}"
         if "role" in options:
-            assert re.fullmatch(r"(\d+ [a-z]+(, )?)+", RESULTS["verdict_counts"](names))
+            counts = RESULTS["verdict_counts"](names, options["role"])
+            assert re.fullmatch(r"(\d+ [a-z]+(, )?)+", counts)
             continue
         wanted = {key: value for key, value in options.items() if key not in ("fold", "optional")}
         lines = RESULTS["render"](names, **wanted)
@@ -225,6 +227,16 @@ def test_every_table_of_every_page_can_be_made() -> None:
         assert any(line.startswith(sign) for line in lines), f"{page.name}: no table of {names}"
         if page.stem in studies:
             assert {RESULTS["load"](name).config.study for name in names} == {studies[page.stem]}
+
+
+def test_verdicts_are_counted_by_source() -> None:
+    claims = RESULTS["load"]("heads-full").summary.claims
+    own = [c.verdict for c in claims if c.source.startswith("Interpreting Neural Networks")]
+    assert 0 < len(own) < len(claims)
+    counts = RESULTS["verdict_counts"](["heads-full"], "interpreting")
+    assert counts.startswith(f"{own.count('holds')} hold")
+    with pytest.raises(InputError, match="unknown source; give gaussian-results, interpreting"):
+        RESULTS["verdict_counts"](["heads-full"], "hearsay")
 
 
 def test_every_figure_of_every_page_can_be_drawn() -> None:
