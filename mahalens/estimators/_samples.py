@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.geometry.ellipsoids import Ellipsoids
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -98,18 +97,6 @@ def scaled(x: Tensor, scale: Floats | Tensor, mean: Floats | Tensor | float = 0.
     """Return (x - mean) / scale; enormous numbers are cut off, so that distances stay finite."""
     mean, scale = torch.as_tensor(mean), torch.as_tensor(scale)
     return ((x - mean) / scale).clamp(-_FAR, _FAR)
-
-
-def joint_density(ellipsoids: Ellipsoids, x: Tensor, weights: Floats) -> tuple[Tensor, Tensor]:
-    """Return log(π_k N(x; μ_k, Σ_k)) [N, K] less -½ d² of the nearest Gaussian, and that d² [N].
-
-    Squares of distances can exceed float64; the difference of two of them need not.
-    """
-    distances = ellipsoids.distances(x)
-    nearest = distances.amin(1, keepdim=True)
-    constant = ellipsoids.dim * math.log(2 * math.pi) + ellipsoids.log_determinants
-    squares = (distances - nearest) * (distances + nearest)
-    return torch.from_numpy(weights).log() - 0.5 * (squares + constant), nearest[:, 0].square()
 
 
 def whole_number(name: str, value: Any, most: int | None = None, of: str = "") -> int:

@@ -14,7 +14,6 @@ from mahalens.estimators._samples import (
     Array,
     Floats,
     classes_of,
-    joint_density,
     samples_to_fit,
     samples_to_use,
     scaled,
@@ -23,6 +22,7 @@ from mahalens.estimators._samples import (
     within_classes,
 )
 from mahalens.geometry.ellipsoids import Ellipsoids
+from mahalens.geometry.ellipsoids.base import joint_density
 from mahalens.geometry.ellipsoids.fit import Kind, from_data
 
 
@@ -151,7 +151,7 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _joint(self, X: Any) -> tuple[Tensor, Tensor]:
         x = self._scaled(X)
-        return joint_density(self.ellipsoids_, x, self.priors_)
+        return joint_density(self.ellipsoids_, x, torch.from_numpy(self.priors_).log())
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each sample [N]."""

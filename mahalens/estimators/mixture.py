@@ -19,7 +19,6 @@ from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.estimators._samples import (
     Array,
     Floats,
-    joint_density,
     samples_to_fit,
     samples_to_use,
     scaled,
@@ -28,6 +27,7 @@ from mahalens.estimators._samples import (
     whole_number,
 )
 from mahalens.geometry.ellipsoids import DiagonalEllipsoids, Ellipsoids, SphericalEllipsoids
+from mahalens.geometry.ellipsoids.base import joint_density
 from mahalens.geometry.ellipsoids.fit import from_covariance
 
 KINDS = ("full", "low-rank+remainder", "diagonal", "spherical")
@@ -208,7 +208,7 @@ class MahalanobisMixture(DensityMixin, BaseEstimator):  # type: ignore[misc]
 
     def _joint(self, X: Any) -> tuple[Tensor, Tensor]:
         x = self._scaled(X)
-        return joint_density(self.ellipsoids_, x, self.weights_)
+        return joint_density(self.ellipsoids_, x, torch.from_numpy(self.weights_).log())
 
     def score_samples(self, X: Any) -> Floats:
         """Return the logarithm of the density at each sample [N]."""

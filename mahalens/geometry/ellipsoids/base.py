@@ -267,16 +267,16 @@ class Ellipsoids(ABC):
         ``weights`` [K] are the shares of the ellipsoids in the mixture, equal by default. Rows sum
         to 1, also for a point that is far from all ellipsoids: only ``distances`` shows that.
         """
-        return torch.softmax(self._joint(x, weights), dim=1)
+        return torch.softmax(joint_density(self, x, self._logarithms(weights))[0], dim=1)
 
     def log_likelihood(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the log-density [N] of the mixture of all ellipsoids at each row of x [N, D]."""
-        return torch.logsumexp(self._joint(x, weights), dim=1)
+        joint, square = joint_density(self, x, self._logarithms(weights))
+        return torch.logsumexp(joint, dim=1) - 0.5 * square
 
-    def _joint(self, x: Tensor, weights: Tensor | None) -> Tensor:
-        density = self.log_density(x)
+    def _logarithms(self, weights: Tensor | None) -> Tensor | float:
         if weights is None:
-            return density - math.log(len(self))
+            return -math.log(len(self))
         require_tensor("weights", weights, "[..., K]")
         require_same_kind("weights", weights, "these ellipsoids", self.means)
         if weights.shape != (len(self),) or not bool((weights.detach() >= 0).all()):
@@ -287,7 +287,7 @@ class Ellipsoids(ABC):
         total = float(weights.detach().sum())
         if not math.isclose(total, 1.0, rel_tol=1e-4):
             raise InputError(f"weights sum to {total:.6g}, wanted 1; divide them by their sum")
-        return density + weights.log()
+        return weights.log()
 
     # A collection
 
@@ -468,6 +468,20 @@ class Ellipsoids(ABC):
         steepest = self._cached("steepest", lambda: float(self._steepest()))
         far = max(largest, self._cached("far", lambda: float(self.means.detach().abs().max())))
         return 1 / limit <= steepest <= limit and far <= limit and far * steepest <= limit
+
+
+def joint_density(
+    ellipsoids: Ellipsoids, x: Tensor, log_weights: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """Return log(π_k N(x; μ_k, Σ_k)) [N, K] plus ½ d² of the nearest ellipsoid, and that d² [N].
+
+    The square of a distance can leave the range of its type; the difference of two need not.
+    """
+    distances = ellipsoids.distances(x)
+    nearest = distances.detach().amin(1, keepdim=True)  # a constant: the gradient is the same
+    constant = ellipsoids.dim * math.log(2 * math.pi) + ellipsoids.log_determinants
+    squares = (distances - nearest) * (distances + nearest)
+    return log_weights - 0.5 * (squares + constant), nearest[:, 0].square()
 
 
 def _finished(values: Tensor, norm: Norm, squared: bool) -> Tensor:
