@@ -39,6 +39,7 @@ Make = Callable[[], Any]
 CLASSIFIERS: dict[str, Make] = {
     "MahalanobisClassifier": MahalanobisClassifier,
     "  the same, shared=True": lambda: MahalanobisClassifier(shared=True),
+    "  the same, standardise=False": lambda: MahalanobisClassifier(standardise=False),
     "QuadraticDiscriminantAnalysis, scaled": lambda: make_pipeline(
         StandardScaler(), QuadraticDiscriminantAnalysis(solver="eigen", shrinkage="auto")
     ),
