@@ -86,18 +86,17 @@ template <class real> struct SparseLayer {
         const real *w = values + layer.offset, *background = (const real *)data->background;
         const count inputs = layer.inputs, step = inputs + layer.bias;
         memset(gradient, 0, vecs * lanes * width * sizeof(real));
-        for (count k = 0; k < vecs * lanes; k++) {
-            starts[k] = layer.bias && k < units ? w[k * step + inputs] : 0;
-            for (count d = 0; k < units && d < inputs; d++) starts[k] += w[k * step + d] * background[d];
-        }
         for (count first = 0, some; first < vecs; first += some) {
             some = tile_vecs(vecs - first);
-            real *to = weight + first * lanes * width;
-            for (count d = 0; d < inputs; d += panel)
-                for (count u = 0; u < some * lanes; u++) {
-                    const count k = first * lanes + u, end = d + panel < inputs ? d + panel : inputs;
-                    for (count c = d; c < end; c++) to[c * some * lanes + u] = k < units ? w[k * step + c] : 0;
-                }
+            const count wide = some * lanes, left = units - first * lanes, live = left < wide ? left : wide;
+            const real *rows = w + first * lanes * step;
+            real *to = weight + first * lanes * width, *start = starts + first * lanes;
+            transpose(live, inputs, rows, step, to, wide);
+            for (count u = 0; u < wide; u++) start[u] = layer.bias && u < live ? rows[u * step + inputs] : 0;
+            for (count d = 0; d < inputs; d++, to += wide) {
+                for (count u = live; u < wide; u++) to[u] = 0;
+                for (count u = 0; u < wide; u++) start[u] += to[u] * background[d];
+            }
         }
     }
 
@@ -158,14 +157,18 @@ template <class real> struct SparseLayer {
         const real *background = (const real *)data->background;
         for (count first = 0, some; first < vecs; first += some) {
             some = tile_vecs(vecs - first);
+            const count wide = some * lanes, left = units - first * lanes, live = left < wide ? left : wide;
             const real *from = gradient + first * lanes * width;
-            for (count d = 0; d < layer.inputs; d += panel)
-                for (count u = 0; u < some * lanes && first * lanes + u < units; u++) {
-                    const count k = first * lanes + u, end = d + panel < layer.inputs ? d + panel : layer.inputs;
-                    real *row = to + layer.offset + k * (layer.inputs + layer.bias);
-                    for (count c = d; c < end; c++)
-                        row[c] += from[c * some * lanes + u] + sums[k] * background[c];
+            real columns[MOST_VECS * lanes * panel];  // [unit][PANEL]
+            for (count d = 0; d < layer.inputs; d += panel) {
+                const count few = layer.inputs - d < panel ? layer.inputs - d : panel;
+                transpose(few, live, from + d * wide, wide, columns, panel);
+                for (count u = 0; u < live; u++) {
+                    const count k = first * lanes + u;
+                    real *row = to + layer.offset + k * (layer.inputs + layer.bias) + d;
+                    for (count c = 0; c < few; c++) row[c] += columns[u * panel + c] + sums[k] * background[d + c];
                 }
+            }
         }
     }
 };
