@@ -42,7 +42,8 @@ template <class real> struct Engine {
     char *memory;
     // Per layer: its output for one group; the gradient of that (where affine: for a whole block);
     // and where affine what it was given, and the gradient of its weight with padded rows. Of a
-    // PointSlope also the numbers it starts from, and the sums of the gradient of its output.
+    // PointSlope also the numbers it starts from, and the sums of the gradient of its output; of an
+    // OffsetL2 the sums that the gradients of its parameters are made of.
     real **outputs, **grads, **inputs, **weights, **starts, **sums;
     real *panels, *strips, *goals;
     SparseLayer<real> sparse;
@@ -86,6 +87,7 @@ template <class real> struct Engine {
             }
             if (layer.kind == POINT_SLOPE || gathers)
                 for (int i = 4; i < 6; i++) mine[i] = (real *)take(layer.outputs, sizeof(real));
+            if (offset_l2_sums(layer)) mine[5] = (real *)take(offset_l2_sums(layer), sizeof(real));
             if (base)
                 for (int i = 0; i < 6; i++) lists[i][l] = mine[i];
         }
@@ -100,13 +102,20 @@ template <class real> struct Engine {
         return used;
     }
 
+    // How many numbers an OffsetL2 sums: two vectors for each of its prototypes and inputs.
+    static count offset_l2_sums(const Layer &layer) {
+        const bool one = layer.kind == OFFSET_L2 || layer.kind == OFFSET_L2_CODE;
+        return one ? 2 * lanes * layer.inputs * layer.outputs : 0;
+    }
+
     count row(count place) const { return order ? order[place] : place; }
 
     // Sum of the losses of samples [from, from + n); adds the gradient of scale times that sum.
     double gradient(count from, count n, double scale, const real *values, real *gradient) {
         for (count l = first; l < depth; l++) {
             const Layer &layer = layers[l];
-            if (sums[l]) memset(sums[l], 0, layer.outputs * sizeof(real));
+            const count own = offset_l2_sums(layer);
+            if (sums[l]) memset(sums[l], 0, (own ? own : layer.outputs) * sizeof(real));
             if (weights[l]) memset(weights[l], 0, layer.outputs * padded(layer.inputs, panel) * sizeof(real));
             if (layer.kind == POINT_SLOPE) point_slope_starts(layer, values, starts[l]);
             if (!l && problem.sparse) sparse.begin(layer, values);
@@ -128,7 +137,7 @@ template <class real> struct Engine {
                 forward(x, place, filled, values);
                 for (count p = 0; p < live; p += panel)
                     total += loss(from + b + place + p, live - p, scale, p, place);
-                if (gradient) backward(x, filled, place, values, gradient);
+                if (gradient) backward(x, filled, place, values);
             }
             if (gradient) add_block(from + b, some, in_panels, in_strips, gradient);
         }
@@ -202,7 +211,7 @@ template <class real> struct Engine {
     }
 
     // From the gradient of the output to what the gradients of the weights are made of.
-    void backward(const real *x, count n, count place, const real *values, real *gradient) {
+    void backward(const real *x, count n, count place, const real *values) {
         for (count l = depth - 1; l >= first; l--) {
             const Layer &layer = layers[l];
             const real *in = l ? outputs[l - 1] : x, *out = outputs[l];
@@ -218,7 +227,7 @@ template <class real> struct Engine {
                     times_panel_back(layer.inputs, layer.outputs, values + layer.offset,
                                      layer.inputs + layer.bias, g, down);
                 else if (layer.kind == NORM) norm_back(layer.inputs, in, out, g, down);
-                else offset_l2_back(layer, values, in, out, g, down, gradient);
+                else offset_l2_back(layer, values, in, out, g, down, sums[l]);
                 in += panel * layer.inputs, out += panel * layer.outputs, g += panel * layer.outputs;
                 if (down) down += panel * layer.inputs;
             }
@@ -275,6 +284,7 @@ template <class real> struct Engine {
     void add_weights(const real *values, real *gradient) {
         for (count l = first; l < depth; l++) {
             const Layer &layer = layers[l];
+            if (offset_l2_sums(layer)) offset_l2_end(layer, values, sums[l], gradient);
             if (!affine(layer)) continue;
             if (layer.kind == POINT_SLOPE) point_slope_back(layer, values, sums[l], gradient);
             if (!l && problem.sparse) {

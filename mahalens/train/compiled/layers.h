@@ -148,41 +148,47 @@ static void offset_l2(const Layer &layer, const real *values, const real *x, rea
     }
 }
 
-// Adds to the gradients of mu and alpha; `g_in` (or null) is the gradient of the input.
+// Adds what the gradients of mu and alpha are made of to `sums`, as [D][K][2] vectors along samples:
+// slope (x - mu) and slope (x - mu)^2. The gradient of the output, in `g`, becomes the slope g / y;
+// `g_in` (or null) is that of the input.
 template <class real>
 static void offset_l2_back(const Layer &layer, const real *values, const real *x, const real *y,
-                           const real *g, real *g_in, real *gradient) {
+                           real *g, real *g_in, real *sums) {
     typedef typename Width<real>::vec vec;
     const count lanes = Width<real>::lanes, panel = Width<real>::panel, width = layer.inputs;
     const bool code = layer.kind == OFFSET_L2_CODE;
-    if (g_in) memset(g_in, 0, width * panel * sizeof(real));
-    for (count k = 0; k < layer.outputs; k++) {
-        count place = layer.offset + k * width, other = place + layer.outputs * width;
-        const real *mu = values + place, *alpha = values + other;
-        real *d_mu = gradient + place, *d_alpha = gradient + other;
-        real slope[Width<real>::panel];
-        for (count s = 0; s < panel; s++) {
-            real root = y[k * panel + s];
-            bool flat = code ? root <= std::sqrt((real)1e-12) : !(root > 0);
-            slope[s] = flat ? 0 : g[k * panel + s] / root;
-        }
-        for (count d = 0; d < width; d++) {
-            real weight = code ? alpha[d] : alpha[d] * alpha[d];
-            vec first = {}, second = {};
+    const real least = code ? std::sqrt((real)1e-12) : 0;
+    for (count i = 0; i < layer.outputs * panel; i++) g[i] = y[i] > least ? g[i] / y[i] : 0;
+    const real *mus = values + layer.offset, *alphas = mus + layer.outputs * width;
+    for (count d = 0; d < width; d++) {
+        const vec in[2] = {load(x + d * panel), load(x + d * panel + lanes)};
+        vec down[2] = {};
+        for (count k = 0; k < layer.outputs; k++, sums += 2 * lanes) {
+            const real mu = mus[k * width + d], alpha = alphas[k * width + d];
+            const real weight = code ? alpha : alpha * alpha;
+            vec first = load(sums), second = load(sums + lanes);
             for (int half = 0; half < 2; half++) {
-                vec away = load(x + d * panel + half * lanes) - mu[d];
-                vec pull = load(slope + half * lanes) * away;
-                first += pull;
-                second += pull * away;
-                if (g_in) {
-                    real *to = g_in + d * panel + half * lanes;
-                    store(to, load(to) + weight * pull);
-                }
+                const vec away = in[half] - mu, pull = load(g + k * panel + half * lanes) * away;
+                first += pull, second += pull * away, down[half] += weight * pull;
             }
-            d_mu[d] -= weight * sum_lanes<real>(first);
-            d_alpha[d] += (code ? (real)0.5 : alpha[d]) * sum_lanes<real>(second);
+            store(sums, first), store(sums + lanes, second);
         }
+        if (g_in) store(g_in + d * panel, down[0]), store(g_in + d * panel + lanes, down[1]);
     }
+}
+
+// What these sums add to the gradients of mu and alpha.
+template <class real>
+static void offset_l2_end(const Layer &layer, const real *values, const real *sums, real *gradient) {
+    const count lanes = Width<real>::lanes, size = layer.outputs * layer.inputs;
+    const bool code = layer.kind == OFFSET_L2_CODE;
+    for (count d = 0; d < layer.inputs; d++)
+        for (count k = 0; k < layer.outputs; k++, sums += 2 * lanes) {
+            const count mu = layer.offset + k * layer.inputs + d;
+            const real alpha = values[mu + size];
+            gradient[mu] -= (code ? alpha : alpha * alpha) * sum_lanes<real>(load(sums));
+            gradient[mu + size] += (code ? (real)0.5 : alpha) * sum_lanes<real>(load(sums + lanes));
+        }
 }
 
 // y_k = w_k (x - p_k) is affine: w_k x + start_k with start_k = -w_k p_k.
