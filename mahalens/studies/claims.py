@@ -200,9 +200,9 @@ class Lower(_OfPair, frozen=True):
     """``metric`` of ``model`` lies below that of ``than``, trial by trial.
 
     Holds if the one-sided Wilcoxon signed-rank test over paired trials gives p < 0.05, fails if
-    it is lower in at most half of them, and is undecided between. With fewer than 5 pairs no
-    outcome could hold, so they decide nothing. ``measured`` is the share of trials in which it is
-    lower.
+    p >= 0.5, so that trials do not even lean that way, and is undecided between. With fewer than 5
+    pairs no outcome could hold, so they decide nothing. ``measured`` is the share of trials in
+    which it is lower.
     """
 
     _digits: ClassVar[int] = 3
@@ -214,8 +214,7 @@ class Lower(_OfPair, frozen=True):
             f"{show(float(b.mean()))}; lower in {result.wins} of {result.n} trials, one-sided "
             f"Wilcoxon p = {show(result.p_value)}."
         )
-        significant = result.p_value < SIGNIFICANT
-        holds = _decide(result.n, significant, 2 * result.wins <= result.n)
+        holds = _decide(result.n, result.p_value < SIGNIFICANT, result.p_value >= 0.5)
         return Finding(holds, result.wins / result.n, why, result.n)
 
 
