@@ -101,6 +101,14 @@ def representation() -> list[str]:
     raw, normalised = Run("table1-raw", "raw"), Run("table1-normalised", "normalised")
     code = Run("representation-code", "normalised")
     offset, heads = Run("offset-raw", "raw"), ("relu-l2-neg", "abs-l2-neg", "linear-l2-neg")
+    digits = [Run("representation-digits", pixels) for pixels in ("normalised", "raw")]
+    behind = {
+        f"{run.mean('relu', 'test_accuracy') - run.mean('relu2', 'test_accuracy'):.0f}"
+        for run in digits
+    }
+    rescued = [run.mean("relu2-neg", "test_accuracy") for run in digits]
+    of_alpha = [digits[1].mean(model, "lost_without_alpha") for model in heads]
+    of_mu = max(digits[1].mean(model, "lost_without_mu") for model in heads)
     without_mu, without_alpha, reached = (
         [offset.mean(model, metric) for model in heads]
         for metric in ("lost_without_mu", "lost_without_alpha", "test_accuracy")
@@ -158,6 +166,10 @@ def representation() -> list[str]:
         f"{raw.mean('relu2', 'rare1_outputs'):.0f} % at both thresholds",
         f"changes accuracy by at most {max(map(abs, without_mu)):.2f} points",
         f"costs {min(without_alpha):.0f} to {max(without_alpha):.0f} points",
+        f"With both, ReLU2 falls {' and '.join(behind)} points behind ReLU",
+        f"{rescued[0]:.1f} % (normalised) and {rescued[1]:.1f} % (raw) on average",
+        f"μ at 0 costs at most {of_mu:.1f} points, α at 1 costs {min(of_alpha):.0f} to "
+        f"{max(of_alpha):.0f}",
         f"at a cosine of {offset.mean('linear-l2-neg', 'axis_cosine'):.2f}, before training "
         f"{offset.mean('linear-l2-neg', 'axis_cosine_start'):.2f}",
         f"good, {min(reached):.1f} to {max(reached):.1f} %",
