@@ -212,6 +212,12 @@ def ellipsoids() -> list[str]:
     ]
 
 
+def gaussian() -> list[str]:
+    relu = Run("gaussian-100d-newton-relu")
+    missed = relu.mean("relu", "test_mse") / relu.summary["facts"]["target_variance"]
+    return [f"on new data it misses {100 * missed:.0f} % of the variance"]
+
+
 def heads() -> list[str]:
     run = Run("heads-full", "fashion-mnist")
     return [
@@ -228,6 +234,7 @@ SENTENCES = {
     "docs/studies/representation.md": representation,
     "docs/studies/perturbation.md": perturbation,
     "docs/studies/ellipsoids.md": ellipsoids,
+    "docs/studies/gaussian.md": gaussian,
     "docs/studies/heads.md": heads,
 }
 
