@@ -473,7 +473,9 @@ def shrinkage_of(
         return float(shrinkage)
     q, m2 = float(squares) / dim**2, float(average) * float(average)
     if not (math.isfinite(q) and math.isfinite(m2)):
-        raise InputError("squared variances of the features are too large; divide by a constant")
+        raise InputError(
+            "variances of the features are too large to square; divide the features by a constant"
+        )
     below = (count + 1) * (q - m2 / dim)
     return 1.0 if below <= 0 else min(1.0, (q + m2) / below)
 

@@ -69,6 +69,13 @@ def test_lengths_count_where_they_are_characteristic() -> None:
     assert kinds == ("shuffled", "shorter", "longer")
 
 
+def test_features_too_large_to_square_are_refused_in_one_line() -> None:
+    draw = torch.Generator().manual_seed(0)
+    z = 1e100 * torch.randn(200, 6, generator=draw, dtype=torch.float64)
+    with pytest.raises(InputError, match="too large to square; divide the features by a constant"):
+        mahalens.detect_features(z, torch.arange(200) % 4, method="mahalanobis")
+
+
 def test_rules_of_the_choice() -> None:
     good = (0.99, 0.99, 0.99)
     blind = Trial(("energy",), 0.99, (0.99, 0.99, 0.3))  # to long features
