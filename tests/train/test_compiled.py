@@ -1,6 +1,8 @@
 """The compiled engine: accuracy, any chain, any cut of the samples, sparse samples, memory."""
 
+import math
 import os
+import platform
 import subprocess
 import sys
 
@@ -108,6 +110,19 @@ def test_cross_entropy_of_extreme_logits(dtype):
         slopes = exact.grad[:, :, None] * exact.detach()[:, None, :]
         error = (gradient.double().reshape(-1, 4, 4) - slopes).abs()
         assert bool((error <= 8 * eps * exact.detach().abs()[:, None, :] + 1e-300).all())
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only done on x86")
+def test_numbers_below_the_normal_range_count_as_0_inside_the_engine_alone(dtype):
+    tiny = torch.finfo(dtype).tiny
+    chain = Chain.parse("Linear(2, bias=False)", inputs=1)
+    values = torch.tensor([[-2 * math.log(tiny), 0.0]], dtype=dtype)
+    # The smaller of two probabilities is about tiny; a hundredth of it is below the normal range.
+    x, y = torch.ones(100, 1, dtype=dtype), torch.zeros(100, dtype=torch.int64)
+    engine = CrossEntropy(chain, x, y, engine="compiled")
+    gradient = engine.loss_and_gradient(TrialStack(chain, values))[1]
+    assert gradient.tolist() == [[0.0, 0.0]]
+    assert (torch.full((8,), tiny, dtype=dtype) / 2 > 0).all()
 
 
 # Layers of any width
