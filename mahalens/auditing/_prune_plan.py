@@ -238,8 +238,12 @@ class _Tracer(fx.Tracer):
 
 def _nodes_of(model: nn.Module, opaque: bool) -> list[fx.Node]:
     # The forward pass may keep things on its modules, so it is followed through a copy of them.
+    followed = copied(model, share=True)
+    for part in followed.modules():
+        for name, child in part._modules.items():
+            part._modules[name] = getattr(child, "_orig_mod", child)  # what was compiled
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        return list(_Tracer(opaque).trace(copied(model, share=True)).nodes)
+        return list(_Tracer(opaque).trace(followed).nodes)
 
 
 def _asks_batch_size(node: fx.Node, user: fx.Node) -> bool:
@@ -389,7 +393,7 @@ class Planner:
         self._left: dict[tuple[str, str, str], list[Any]] = {}
         self._owners: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            self._owners.setdefault(_memory(parameter), []).append(name)
+            self._owners.setdefault(_memory(parameter), []).append(name.replace("_orig_mod.", ""))
 
     @cached_property
     def _paths(self) -> Paths:
@@ -479,7 +483,7 @@ class Planner:
         if layer.calls != 1:
             return f"it is used {layer.calls} times in a forward pass"
         if layer.feeds is None:
-            return "its activations are not read by one layer alone"
+            return "its activations are not read by one plain Linear or convolution alone"
         reader = self.layers.get(layer.feeds)
         if reader is None or reader.calls != 1:
             return f"{layer.feeds} reads other things too"

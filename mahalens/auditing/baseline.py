@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mahalens.auditing.batches import Batch, Classes, DataBatches
+from mahalens.auditing.batches import Batch, Classes, DataBatches, join
 from mahalens.auditing.gather import LayerGatherer, gather_batch
 from mahalens.auditing.readings import read_where
 from mahalens.auditing.record import Settings
@@ -30,6 +30,9 @@ _APART = 0x5EED_5EED
 
 _PER_CLASS = 32
 """Samples per class that it is run on in any case, where there are as many."""
+
+_NORM_SAMPLES = 32
+"""Samples that a batch norm sees together at least, where batches can be joined."""
 
 
 def untrained_copy(model: nn.Module, seed: int) -> tuple[nn.Module, list[str]]:
@@ -107,7 +110,7 @@ def baseline_evidence(
     for norm in norms:  # as an untrained network in training has them: of the data
         norm.momentum, norm.training = None, norm.track_running_stats
     if norms:
-        for batch in some():
+        for batch in _joined(some()):
             runner.run(batch, lambda use: None)
         for norm in norms:
             norm.training = False
@@ -175,3 +178,25 @@ def _some(
             yield part
 
     return pass_over
+
+
+def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Join small batches, because a batch norm in training takes no batch of one sample.
+
+    A single sample that cannot be joined is left out, unless there is nothing else.
+    """
+    waiting: Batch | None = None
+    passed = False
+    for batch in batches:
+        whole = batch if waiting is None else join(waiting, batch)
+        if whole is None:
+            if waiting is not None and waiting.size > 1:
+                yield waiting
+                passed = True
+            whole = batch
+        waiting = whole
+        if whole.size >= _NORM_SAMPLES:
+            yield whole
+            waiting, passed = None, True
+    if waiting is not None and (waiting.size > 1 or not passed):
+        yield waiting

@@ -73,6 +73,30 @@ class Batch:
         return Batch(args, kwargs, labels, self.start, mask)
 
 
+def join(first: Batch, second: Batch) -> Batch | None:
+    """Return the arguments of two batches as one batch, or None if their samples differ in shape.
+
+    Labels and masks are left out.
+    """
+    one, two = (list(tensors_in((batch.args, batch.kwargs))) for batch in (first, second))
+    whole: list[Tensor] = []
+    for a, b in zip(one, two, strict=False):
+        samples = [t.ndim and len(t) == n for t, n in ((a, first.size), (b, second.size))]
+        if all(samples) and a.shape[1:] == b.shape[1:] and a.dtype == b.dtype:
+            whole.append(torch.cat([a, b.to(a.device)]))
+        elif any(samples):
+            return None
+        else:
+            whole.append(a)  # not of samples: the same in every batch
+    if len(one) != len(two):
+        return None
+    parts = iter(whole)
+    args, kwargs = mapped(
+        (first.args, first.kwargs), lambda v: next(parts) if isinstance(v, Tensor) else v
+    )
+    return Batch(args, kwargs, None, first.start)
+
+
 def _each_sample(value: Any, size: int, change: Callable[[Tensor], Tensor]) -> Any:
     """Change the tensors in a value that have so many samples, and leave the rest."""
 
@@ -116,11 +140,13 @@ class DataBatches:
         self._source = _as_iterable(data, batch_size, drop_last)
         # A loader draws its order, and its workers their seeds, from these: put back before each
         # pass, they make every pass alike.
-        sampler = getattr(self._source, "sampler", None)
-        self._shuffled = isinstance(sampler, RandomSampler)
-        generators = [getattr(part, "generator", None) for part in (self._source, sampler)]
+        groups = getattr(self._source, "batch_sampler", None)
+        samplers = [getattr(self._source, "sampler", None), getattr(groups, "sampler", None)]
+        self._shuffled = any(isinstance(sampler, RandomSampler) for sampler in samplers)
+        parts = (self._source, groups, *samplers)
+        generators = {id(g): g for part in parts if (g := getattr(part, "generator", None))}
         self._generators = [
-            (g, g.get_state()) for g in generators if isinstance(g, torch.Generator)
+            (g, g.get_state()) for g in generators.values() if isinstance(g, torch.Generator)
         ]
         self._global = torch.random.get_rng_state()
         self._python = random.getstate()
@@ -180,6 +206,8 @@ class DataBatches:
         _require_finite(batch)
         if not self.labelled:
             batch.labels = None
+        elif labels is not None and len(labels) and int(labels.min()) < 0:
+            raise InputError(f"the data has the label {int(labels.min())}; give classes from 0 on")
         return batch
 
     def _mask(self, batch: Batch) -> Tensor | None:
@@ -209,6 +237,8 @@ def _as_iterable(data: Any, batch_size: int, drop_last: bool) -> Iterable[Any]:
     if isinstance(data, tuple) and len(data) == 2 and _is_array(data[0]):
         data = (data[0], _as_array(data[1]))  # labels may be a plain list
     arrays = isinstance(data, tuple | list) and data and all(map(_is_array, data))
+    if arrays and isinstance(data, list) and not _ends_in_labels(data):
+        return data  # batches
     if arrays and data[0].ndim:
         tensors = [torch.as_tensor(part) for part in data]
         lengths = [len(part) if part.ndim else 0 for part in tensors]
@@ -288,6 +318,12 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, Tensor | np.ndarray)
 
 
+def _ends_in_labels(arrays: Sequence[Any]) -> bool:
+    """Return whether the last of several arrays has a whole number for each sample of the first."""
+    first, last = (torch.as_tensor(part) for part in (arrays[0], arrays[-1]))
+    return len(arrays) > 1 and last.ndim == 1 and _labels(last) is not None and first.ndim > 0
+
+
 def _no_classes(target: Any) -> str:
     """Return a note on a target that is not read."""
     shape = f"{target.dtype} {list(target.shape)}" if isinstance(target, Tensor) else "no tensor"
@@ -307,8 +343,6 @@ def _labels(value: Any) -> Tensor | None:
     if value.ndim != 1:
         return None
     labels: Tensor = value.to("cpu").to(torch.int64)
-    if len(labels) and int(labels.min()) < 0:
-        raise InputError(f"the data has the label {int(labels.min())}; give classes from 0 on")
     return labels
 
 

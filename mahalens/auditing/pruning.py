@@ -161,7 +161,8 @@ def prune(
         raise InputError(
             "the model has an attribute 'pruned', where prune puts its record; rename it first"
         )
-    require_fitting(model, record)
+    with untouched(model):  # to read a weight may change it: spectral norm in training
+        require_fitting(model, record)
     batches = DataBatches(data, batch_size, labelled=False, drop_last=drop_last)
     try:
         return _prune(model, record, wanted, batches, forward)
@@ -217,8 +218,8 @@ def _shapes(
 
     audited = {layer.name for layer in record.layers}
     with contextlib.ExitStack() as hooks, untouched(model):
-        for name, part in model.named_modules(remove_duplicate=False):
-            if name in audited:
+        for path, part in model.named_modules(remove_duplicate=False):
+            if (name := path.replace("_orig_mod.", "")) in audited:
                 see = partial(note, name)
                 hooks.enter_context(part.register_forward_hook(see, prepend=True, with_kwargs=True))
         batch = next(iter(batches), None)

@@ -6,6 +6,7 @@ import contextlib
 import random
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -21,8 +22,6 @@ from mahalens.auditing.survey import Survey
 from mahalens.auditing.trace import Names, Tracer, Use, mapped, tensors_in
 from mahalens.errors import InputError, MahalensError
 
-_TABLES = ("_parameters", "_buffers", "_modules")
-
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
@@ -31,8 +30,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     No gradients are recorded. Every module is in evaluation mode meanwhile; the flag is set
     module by module, because exported programs and some users' models do not take ``eval()``.
     Parameters and buffers that the forward pass writes to (a counter, an embedding with
-    ``max_norm``) get their values back, attributes that it sets (a hidden state, a cache) their
-    old objects, also after an error. What was compiled runs as it was written.
+    ``max_norm``) get their values back, attributes that it sets (a hidden state) their old objects,
+    and lists, dicts, sets and deques that it fills (a cache) their old entries, also after an
+    error. What was compiled runs as it was written.
     """
     modules = list(model.modules())
     modes = [module.training for module in modules]  # scripted modules keep it elsewhere
@@ -65,23 +65,38 @@ def untouched(model: nn.Module) -> Iterator[None]:
         np.random.set_state(numbers)  # noqa: NPY002
 
 
-def _attributes(module: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return a module's attributes, and the entries of its tables of tensors and parts."""
-    attributes = dict(vars(module))
-    tables = {name: attributes.get(name) for name in _TABLES}
-    return attributes, {name: dict(t) for name, t in tables.items() if isinstance(t, dict)}
+def _attributes(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a module's attributes, and the entries of its dicts, lists, sets and deques."""
+    plain = dict(vars(module))
+    return plain, {
+        name: dict(value) if isinstance(value, dict) else list(value)
+        for name, value in plain.items()
+        if isinstance(value, dict | list | set | deque)
+    }
 
 
-def _put_back(module: nn.Module, plain: dict[str, Any], tables: dict[str, dict[str, Any]]) -> None:
+def _put_back(module: nn.Module, plain: dict[str, Any], entries: dict[str, Any]) -> None:
     now = vars(module)
     for name in [name for name in now if name not in plain]:
         del now[name]
     now.update(plain)
-    for name, entries in tables.items():
-        table = now[name]
-        if list(table) != list(entries) or any(table[key] is not entries[key] for key in entries):
-            table.clear()
-            table.update(entries)
+    for name, old in entries.items():
+        held = now[name]
+        if not _same_entries(held, old):
+            held.clear()
+            if isinstance(held, dict | set):
+                held.update(old)
+            else:
+                held.extend(old)
+
+
+def _same_entries(held: Any, old: Any) -> bool:
+    """Return whether something holds the same objects as before, in the same order."""
+    if isinstance(held, dict):
+        return list(held) == list(old) and all(held[key] is old[key] for key in old)
+    if isinstance(held, set):
+        return held == set(old)
+    return len(held) == len(old) and all(a is b for a, b in zip(held, old, strict=True))
 
 
 def model_failure(inputs: Any, error: Exception) -> InputError:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,8 @@ class AbsReLU(nn.Module):
             [2., 3.]])
     """
 
-    absolute: Tensor
+    if TYPE_CHECKING:  # TorchScript reads annotations of a class, and not as text
+        absolute: Tensor
 
     def __init__(
         self,
@@ -120,12 +121,13 @@ class AbsReLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the activations."""
         units = self.absolute.shape[0]
-        if x.ndim < -self.dim or x.shape[self.dim] != units:
+        wrong = x.ndim < -self.dim or x.shape[self.dim] != units
+        if not torch.jit.is_scripting() and wrong:  # type: ignore[attr-defined]
             raise InputError(
                 f"AbsReLU of {units} units along axis {self.dim} was given an array of shape "
                 f"{tuple(x.shape)}; give {units} along that axis"
             )
-        mask = self.absolute.reshape(units, *[1] * (-self.dim - 1))
+        mask = self.absolute.reshape([units] + [1] * (-self.dim - 1))
         return torch.where(mask, x.abs(), x.relu())
 
     def extra_repr(self) -> str:

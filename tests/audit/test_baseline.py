@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 import mahalens
+from mahalens.auditing.baseline import _joined
+from mahalens.auditing.batches import DataBatches
 from mahalens.nn import Abs
 
 
@@ -216,3 +219,36 @@ def test_a_faint_unit_is_dead_only_if_its_reader_does_not_hear_it():
         model[0].bias[:2] *= 1e-8
         model[2].weight[:, 0] *= 1e8
     assert mahalens.audit(model, x).layers[0].units.dead == (1,)
+
+
+@pytest.mark.parametrize("size", [1, 100, 400])  # the last batch has one sample
+def test_untrained_networks_with_batch_norm_get_no_verdict_in_any_batches(size):
+    torch.manual_seed(1)
+    y = torch.arange(401) % 5
+    x = torch.randn(401, 10) + 3 * functional.one_hot(y, 10)
+    layers = [(nn.Linear(wide, 64), nn.BatchNorm1d(64), nn.ReLU()) for wide in (10, 64)]
+    model = nn.Sequential(*(part for parts in layers for part in parts), nn.Linear(64, 5))
+    with torch.no_grad():
+        for _ in range(60):  # only the statistics of the norms
+            model(x)
+    record = mahalens.audit(model.eval(), DataLoader(TensorDataset(x, y), batch_size=size))
+    assert record.baseline == "fresh"
+    assert words(record) == ["not judged"] * 3
+
+
+def test_batches_are_joined_for_batch_norms_where_their_samples_are_alike():
+    def batches(*shapes):
+        return DataBatches([torch.randn(*shape) for shape in shapes], 8)
+
+    def sizes(*shapes):
+        return [batch.size for batch in _joined(batches(*shapes))]
+
+    assert sizes((1, 3), (1, 3), (1, 3)) == [3]
+    assert sizes((31, 3), (1, 3), (1, 3), (40, 3), (1, 3)) == [32, 41]
+    assert sizes((1, 3), (2, 4), (1, 4), (1, 5), (5, 6)) == [3, 5]
+    assert sizes((1, 3)) == [1]
+    given = [{"x": torch.arange(n * 2.0).view(n, 2), "scale": torch.tensor(2.0)} for n in (3, 2)]
+    (whole,) = _joined(DataBatches(given, 8))
+    expected = torch.cat([part["x"] for part in given])
+    assert torch.equal(whole.kwargs["x"], expected)
+    assert whole.kwargs["scale"] == 2

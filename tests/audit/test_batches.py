@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 from twin import small
 
 import mahalens
+from mahalens.auditing.batches import DataBatches
 from mahalens.errors import InputError
 from mahalens.nn import Abs
 
@@ -96,3 +98,35 @@ def test_labels_that_nearly_every_sample_has_its_own_of_are_refused():
         mahalens.audit(nn.Linear(3, 2), (x, 7 * torch.arange(1500)))
     few = torch.arange(5) * 10**12  # a few samples may all differ
     assert len(mahalens.audit(nn.Linear(3, 2), (x[:5], few)).data.classes) == 5
+
+
+def test_a_list_of_tensors_is_a_list_of_batches_unless_it_ends_in_labels():
+    model, x = nn.Linear(3, 2), torch.randn(7, 3)
+    labels = torch.arange(7) % 2
+    for data, samples in (([x, x[:4]], 11), ([x], 7), ([x, x, x], 21), ([x, labels], 7)):
+        assert mahalens.audit(model, data).data.samples == samples
+    assert mahalens.audit(model, [x, labels]).accuracy is not None
+
+
+def test_a_loader_with_a_sampler_of_batches_repeats_itself_and_is_left_as_it_was():
+    data = TensorDataset(torch.arange(200.0)[:, None])
+    generator = torch.Generator().manual_seed(5)
+    before = generator.get_state()
+    order = BatchSampler(RandomSampler(data, generator=generator), 20, drop_last=False)
+    model = nn.Sequential(nn.Linear(1, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        model[0].bias.zero_()
+    record = mahalens.audit(model, DataLoader(data, batch_sampler=order))
+    most = int(record.layers[0].prototypes.active_sample[0, 0])
+    assert record.examples[record.example_samples.tolist().index(most)].item() == 199
+    assert torch.equal(generator.get_state(), before)
+    assert "samples are numbered in the order in which the loader gave them" in record.notes
+
+
+def test_labels_that_are_ignored_may_be_anything():
+    x, labels = torch.randn(6, 3), torch.tensor([0, 1, -1, 0, 1, -1])
+    for data in ((x, labels), [{"x": x, "labels": labels}], DataLoader(TensorDataset(x, labels))):
+        assert sum(batch.size for batch in DataBatches(data, 8, labelled=False)) == 6
+        with pytest.raises(InputError, match="the data has the label -1; give classes from 0 on"):
+            list(DataBatches(data, 8))

@@ -515,7 +515,7 @@ class TestWhatIsLeftAlone:
         [
             ([{**MLP[0], "calls": 2}, *MLP[1:]], "used 2 times"),
             ([MLP[0], {**MLP[1], "calls": 2}, MLP[2]], "2 reads other things too"),
-            ([{"name": "0"}, *MLP[1:]], "not read by one layer alone"),
+            ([{"name": "0"}, *MLP[1:]], "not read by one plain Linear or convolution alone"),
         ],
     )
     def test_layers_that_are_used_otherwise(self, layers, reason):
@@ -1006,3 +1006,28 @@ def test_random_networks_keep_their_outputs(
     limit = 16 * len(layers) * torch.finfo(dtype).eps * float(wanted.abs().max())
     assert float((wanted - got).abs().max()) <= limit
     assert smaller.pruned.taken_back == ()
+
+
+def test_a_weight_that_changes_when_it_is_read_is_left_alone():
+    model = nn.Sequential(
+        parametrizations.spectral_norm(nn.Linear(5, 6)), nn.ReLU(), nn.Linear(6, 2)
+    )
+    x = torch.randn(20, 5)
+    record = audit(model, x)
+    before = copy.deepcopy(model.state_dict())
+    prune(model, record, x)
+    after = model.state_dict()
+    assert model.training
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_compiled_part_is_pruned_like_any_other():
+    model = nn.Sequential(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), nn.ReLU())
+    with torch.no_grad():
+        model[0][0].weight[2], model[0][0].bias[2] = 0, -1
+    x = torch.randn(20, 5)
+    model[0] = torch.compile(model[0], backend="eager")
+    smaller = prune(model, audit(model, x), x)
+    assert [(step.layer, step.units) for step in smaller.pruned.done] == [("0.0", (2,))]
+    with torch.no_grad():
+        torch.testing.assert_close(smaller(x), model(x))

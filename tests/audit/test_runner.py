@@ -1,6 +1,7 @@
 """An audit leaves everything as it found it, and says in one line what it cannot read."""
 
 import random
+from collections import deque
 
 import numpy as np
 import pytest
@@ -223,3 +224,32 @@ def test_a_users_own_error_while_reading_data_is_theirs():
     model = prepared()
     with left_alone(model), pytest.raises(OSError, match="a file is gone"):
         audit(model, Broken(), batch_size=4)
+
+
+class Hoarder(nn.Module):
+    """Fills what it holds whenever it is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.losses, self.cache, self.seen, self.last = [1.0], {"a": 1}, {2}, deque([3], maxlen=2)
+        self.runs = 0
+
+    def forward(self, x):
+        z = self.layer(x)
+        self.losses.append(z.mean())
+        self.cache["a"] = self.cache["z"] = z
+        self.seen.add(len(x))
+        self.last.append(z)
+        self.runs += 1
+        return z
+
+
+def test_lists_and_caches_of_a_model_are_left_as_they_were():
+    model = Hoarder()
+    held = model.losses, model.cache, model.seen, model.last
+    audit(model, torch.randn(9, 5))
+    assert held == ([1.0], {"a": 1}, {2}, deque([3]))
+    assert model.runs == 0
+    now = model.losses, model.cache, model.seen, model.last
+    assert all(a is b for a, b in zip(held, now, strict=True))

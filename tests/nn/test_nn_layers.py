@@ -176,3 +176,10 @@ class TestPointSlope:
         assert torch.equal(layer.point, first)
         assert first.mean().abs() < 0.002
         assert 0.099 < first.std() < 0.101
+
+
+@pytest.mark.parametrize(("dim", "shape"), [(-1, (4, 3)), (-2, (2, 3, 5)), (-3, (2, 3, 1, 2))])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_abs_relu_can_be_scripted(dim, shape):
+    layer, x = AbsReLU([True, False, True], dim=dim), torch.randn(shape)
+    assert torch.equal(torch.jit.script(layer)(x), layer(x))
