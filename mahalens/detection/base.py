@@ -21,7 +21,7 @@ from mahalens.detection.known import (
     check_features,
     tensor_of,
 )
-from mahalens.detection.threshold import Calibration
+from mahalens.detection.threshold import Calibration, require_enough
 from mahalens.errors import InputError
 from mahalens.files import replacing
 
@@ -106,8 +106,10 @@ class Detector(nn.Module):
 
     def remember(self, **buffers: Tensor) -> None:
         """Set buffers by name."""
-        for name, value in buffers.items():
-            self.register_buffer(name, value.detach().contiguous())
+        with torch.inference_mode(False):  # explanations need gradients through the buffers
+            for name, value in buffers.items():
+                value = value.clone() if value.is_inference() else value.detach()
+                self.register_buffer(name, value.contiguous())
 
     # Fitting
 
@@ -157,6 +159,11 @@ class Detector(nn.Module):
         Arrays or tensors. Labels are any whole numbers, also with gaps. See :meth:`fit`.
         """
         self._finish(gathered(self._gatherer(hold_out, seed, y is not None), z, y, logits).finish())
+        # The model of an earlier fit has nothing to do with these features.
+        names = self.options.get("layers")
+        self._named = names is not None
+        self.layer = ("features",) if names is None else tuple(names)
+        object.__setattr__(self, "_source", None)
         return self
 
     def _gatherer(self, hold_out: float, seed: int, labelled: bool = True) -> Gatherer:
@@ -173,8 +180,9 @@ class Detector(nn.Module):
         object.__setattr__(self, "_source", source)
         return self
 
+    @torch.inference_mode(False)
     def learn(self, known: Known) -> None:
-        """Set everything but the threshold from what was gathered."""
+        """Set everything but the threshold from what was gathered, and forget any earlier fit."""
         if len(known.classes) < self.needs_classes:
             raise InputError(
                 f"the known samples have {len(known.classes)} class, but "
@@ -188,16 +196,19 @@ class Detector(nn.Module):
         if known.sample is not None and bool((known.sample.z == known.sample.z[0]).all()):
             raise InputError(CONSTANT)
         self.calibration = None
+        self._buffers.clear()
         self.remember(inputs=torch.tensor(known.width), classes=known.classes.to(known.device))
         self.settle(known)
 
-    @torch.no_grad()
     def calibrate(self, known: Known) -> None:
         """Remember the scores of the held-out samples, and set the usual reject rate if it can."""
         scores, groups = self._run(known.held.z, known.held.logits)
         self.remember(held_scores=scores, held_groups=groups)
-        if len(scores) >= 1 / RATE:
-            self.set_reject(RATE)
+        try:
+            require_enough(len(scores), RATE)
+        except InputError:  # raised again, with a remedy, once a threshold is asked for
+            return
+        self.set_reject(RATE)
 
     # Scores
 
@@ -221,9 +232,10 @@ class Detector(nn.Module):
             raise InputError(
                 "no samples were held out, so that no threshold can be set; fit with hold_out=0.2"
             )
-        self.calibration = Calibration(
-            self.held_scores, self.held_groups, group_count=len(self.classes), rate=rate
-        )
+        with torch.inference_mode(False):
+            self.calibration = Calibration(
+                self.held_scores, self.held_groups, group_count=len(self.classes), rate=rate
+            )
         return self
 
     def reject(self, x: Any) -> Tensor:
@@ -275,8 +287,9 @@ class Detector(nn.Module):
         )
 
     def _direction(self, z: Tensor, logits: Tensor | None) -> Tensor:
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             z = z.detach().clone().requires_grad_()
+            logits = None if logits is None else logits.detach().clone()
             score = self(z, logits)[0].sum()
             slope = (
                 torch.autograd.grad(score, z)[0] if score.requires_grad else z.new_zeros(z.shape)
@@ -338,7 +351,7 @@ class Detector(nn.Module):
             raise InputError(
                 "this detector has no model; call attach(model), or score_features(z) with features"
             )
-        for reading in source.read(x):
+        for reading in source.read(x, labelled=False):
             yield self._checked(torch.cat(reading.features, 1), reading.logits)
 
     def _checked(self, z: Any, logits: Any) -> tuple[Tensor, Tensor | None]:

@@ -14,13 +14,15 @@ from mahalens.detection.known import (
     Moments,
     Wanted,
     betas_of,
+    blocks,
+    count_of,
     is_number,
+    precision_for,
     root,
     scaled,
     square_distances,
 )
 from mahalens.errors import InputError
-from mahalens.geometry._checks import require_count
 
 
 class _Gaussian(Detector):
@@ -77,6 +79,15 @@ class _Gaussian(Detector):
         """Return normalised features about the centre [N, D], in the detector's precision."""
         return scaled(z.to(self.centre.dtype), self.beta) - self.centre
 
+    def set_precisely(self, known: Known, largest: float, **buffers: Tensor) -> None:
+        """Set buffers, in float64 if classes are tight: squared lengths then need its digits.
+
+        ``largest`` is the largest squared length of a class mean in units of the spread, in which
+        known samples have a squared distance of about D. Scores are in the features' precision.
+        """
+        dtype = precision_for(known.dtype, largest, known.width)
+        self.remember(**{name: value.to(dtype) for name, value in buffers.items()})
+
 
 class Mahalanobis(_Gaussian):
     """Distance to the nearest class mean, with one covariance for all classes.
@@ -117,11 +128,11 @@ class Mahalanobis(_Gaussian):
     def settle_for(self, known: Known, moments: Moments) -> None:
         """Set the whitening and the whitened class means."""
         whitening = whitening_of(self.covariance_of(moments.covariance, moments.count), known.dtype)
-        means = (moments.means - moments.mean) @ whitening
-        self._set(known.dtype, centre=moments.mean, whitening=whitening, means=means)
+        self._set(known, moments.mean, whitening, (moments.means - moments.mean) @ whitening)
 
-    def _set(self, dtype: torch.dtype, **buffers: Tensor) -> None:
-        self.remember(**{name: value.to(dtype) for name, value in buffers.items()})
+    def _set(self, known: Known, centre: Tensor, whitening: Tensor, means: Tensor) -> None:
+        largest = float(means.square().sum(1).max())
+        self.set_precisely(known, largest, centre=centre, whitening=whitening, means=means)
 
     def squares(self, z: Tensor) -> Tensor:
         """Return squared distances to all classes [N, C]."""
@@ -132,7 +143,7 @@ class Mahalanobis(_Gaussian):
         """Return the smallest distance and the place of its class."""
         del logits
         squares, places = self.squares(z).min(1)
-        return root(squares), places
+        return root(squares).to(self.beta.dtype), places
 
 
 class MahaVar(Mahalanobis):
@@ -168,12 +179,13 @@ class MahaVar(Mahalanobis):
         del logits
         squares = self.squares(z)
         nearest, places = squares.min(1)
-        return nearest - self.options["weight"] * root(squares).var(1, correction=0), places
+        scores = nearest - self.options["weight"] * root(squares).var(1, correction=0)
+        return scores.to(self.beta.dtype), places
 
     def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the distance to the nearest class."""
         del logits
-        return root(self.squares(z).amin(1))
+        return root(self.squares(z).amin(1)).to(self.beta.dtype)
 
 
 class Marginal(Mahalanobis):
@@ -197,8 +209,7 @@ class Marginal(Mahalanobis):
         """Set the whitening of all samples, and one mean."""
         total = self.covariance_of(moments.covariance + moments.between, moments.count)
         whitening = whitening_of(total, known.dtype)
-        means = whitening.new_zeros(1, whitening.shape[1])
-        self._set(known.dtype, centre=moments.mean, whitening=whitening, means=means)
+        self._set(known, moments.mean, whitening, whitening.new_zeros(1, whitening.shape[1]))
 
 
 class Relative(_Gaussian):
@@ -244,25 +255,28 @@ class Relative(_Gaussian):
                 "use Mahalanobis, or features of another layer"
             )
         axes, spreads = axes[used].mT, spreads[used]
-        buffers = {
-            "centre": moments.mean,
-            "projection": whitening @ axes,
-            "means": means @ axes,
-            "weights": spreads / (1 + spreads.square()).sqrt(),
-        }
-        self.remember(**{name: value.to(known.dtype) for name, value in buffers.items()})
+        self.set_precisely(
+            known,
+            float(means.square().sum(1).max()),
+            centre=moments.mean,
+            projection=whitening @ axes,
+            means=means @ axes,
+            weights=spreads / (1 + spreads.square()).sqrt(),
+        )
 
     def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the score and the place of the nearest class."""
         del logits
         some = self.centred(z) @ self.projection
         away, places = (self.means.square().sum(1) - 2 * some @ self.means.mT).min(1)
-        return away + (some * self.weights).square().sum(1), places
+        scores = away + (some * self.weights).square().sum(1)
+        return scores.to(self.beta.dtype), places
 
     def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the distance to the nearest class in the directions that tell classes apart."""
         del logits
-        return root(square_distances(self.centred(z) @ self.projection, self.means).amin(1))
+        squares = square_distances(self.centred(z) @ self.projection, self.means)
+        return root(squares.amin(1)).to(self.beta.dtype)
 
 
 class ClassGaussians(_Gaussian):
@@ -327,14 +341,14 @@ class ClassGaussians(_Gaussian):
         """Return the score and the place of the likeliest class."""
         del logits
         scores, places = (self.squares(z) + self.volumes).min(1)
-        return scores, places
+        return scores.to(self.beta.dtype), places
 
     def distance(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the distance to the likeliest class."""
         del logits
         squares = self.squares(z)
         places = (squares + self.volumes).argmin(1, keepdim=True)
-        return root(squares.gather(1, places)[:, 0])
+        return root(squares.gather(1, places)[:, 0]).to(self.beta.dtype)
 
 
 class LowRank(ClassGaussians):
@@ -379,9 +393,16 @@ class LowRank(ClassGaussians):
             for c in range(len(known.classes))
         ]
         means, axes, spheres, volumes = (torch.stack(parts) for parts in zip(*fits, strict=True))
-        buffers = {"means": means, "axes": axes, "spheres": spheres, "volumes": volumes}
-        self.remember(centre=moments.mean.to(known.dtype))
-        self.remember(**{name: value.to(known.dtype) for name, value in buffers.items()})
+        along = (axes @ means[:, :, None]).square().sum((1, 2))
+        self.set_precisely(
+            known,
+            float((means.square().sum(1) * spheres + along).max()),
+            centre=moments.mean,
+            means=means,
+            axes=axes,
+            spheres=spheres,
+            volumes=volumes,
+        )
 
     def _class_of(self, z: Tensor, rank: int, floor: float) -> tuple[Tensor, ...]:
         """Return mean, scaled axes [R, D], 1 / s² and log det Σ of one class."""
@@ -448,7 +469,7 @@ def _relative_spread(known: Known, beta: float) -> float:
     whitening = whitening_of(
         regularised(moments.covariance, moments.count, "auto", None), known.dtype
     )
-    rows = known.some[:5_000] if len(known.some) > 5_000 else known.some
+    rows = known.some.drawn(5_000)
     away = scaled(rows.z, beta).double() - moments.means[rows.y.to(rows.z.device)]
     squares = (away @ whitening).square().sum(1)
     return float(squares.std() / squares.mean())
@@ -538,13 +559,14 @@ class Neighbours(Detector):
     method: ClassVar[str] = "neighbours"
     needs_labels: bool = False
     beta: Tensor
+    centre: Tensor
     rows: Tensor
     places: Tensor
 
     def __init__(self, *, k: int = 50, normalise: str | float = "unit") -> None:
-        require_count("k", k)
-        super().__init__(k=k, normalise=normalise)
         self._beta = betas_of(normalise)[-1]
+        named = normalise if isinstance(normalise, str) else float(normalise)
+        super().__init__(k=count_of("k", k), normalise=named)
 
     @property
     def wanted(self) -> Wanted:
@@ -552,18 +574,53 @@ class Neighbours(Detector):
         return Wanted(sample=True)
 
     def settle(self, known: Known) -> None:
-        """Remember the normalised rows and their classes."""
-        rows = scaled(known.some.z, self._beta)
+        """Remember the normalised rows about their mean, and their classes."""
+        z = known.some.z
+        parts = list(blocks(*z.shape))
         beta = torch.tensor(self._beta, dtype=known.dtype, device=known.device)
-        self.remember(beta=beta, rows=rows, places=known.some.y.to(known.device))
+        self.remember(beta=beta, places=known.some.y.to(known.device))
+        total = torch.zeros(z.shape[1], dtype=torch.float64, device=z.device)
+        for some in parts:
+            total += self._normalised(z[some]).sum(0)
+        self.remember(centre=total / len(z))
+        rows = torch.empty_like(z)
+        for some in parts:
+            rows[some] = (self._normalised(z[some]) - self.centre).to(rows.dtype)
+        if self._precision(rows) != rows.dtype:
+            rows = torch.cat([self._normalised(z[some]) - self.centre for some in parts])
+        self.remember(rows=rows)
+
+    def _normalised(self, z: Tensor) -> Tensor:
+        return scaled(z.double(), self.beta.double())
+
+    def _precision(self, rows: Tensor) -> torch.dtype:
+        """Return the precision in which neighbours of a few rows can be told apart."""
+        if rows.dtype == torch.float64:
+            return rows.dtype
+        step = max(1, len(rows) // 16)
+        # Differences themselves: slow, and exact however near the rows are.
+        distances = torch.cdist(
+            rows[::step], rows, compute_mode="donot_use_mm_for_euclid_dist"
+        ).double()
+        last = min(self.options["k"] + 1, len(rows))  # a row is its own first neighbour
+        nearest = distances.kthvalue(last, dim=1).values
+        nearest = nearest[nearest > 0]
+        if not len(nearest):
+            return rows.dtype
+        largest = float(rows.square().sum(1).max())
+        return precision_for(rows.dtype, largest, float(nearest.median()) ** 2, 1e-3)
 
     def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the distance to the k-th neighbour, and the class of the nearest."""
         del logits
-        squares = square_distances(scaled(z.to(self.rows.dtype), self.beta), self.rows)
+        z = self._normalised(z)
+        if "centre" in self._buffers:  # files of earlier versions have none
+            z = z - self.centre
+        z = z.to(self.rows.dtype)
         k = min(self.options["k"], len(self.rows))
-        nearest, order = squares.topk(k, dim=1, largest=False, sorted=True)
-        return root(nearest[:, -1]), self.places[order[:, 0]]
+        order = square_distances(z, self.rows).topk(k, dim=1, largest=False, sorted=True).indices
+        away = z - self.rows[order[:, -1]]
+        return root(away.square().sum(1)).to(self.beta.dtype), self.places[order[:, 0]]
 
     @property
     def columns(self) -> int:

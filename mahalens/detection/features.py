@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,7 +35,8 @@ class Source:
 
     Without ``layers`` the feature is what the last ``nn.Linear`` is fed, if its output is the
     model's output, which then is the logits; otherwise the flattened output of the model. A named
-    layer gives its output: maps [n, C, H, W] are averaged over space, sequences [n, T, D] over T.
+    layer gives its output: maps [n, C, H, W] are averaged over space, sequences [n, T, D] over the
+    tokens that are not padding, by the batch's ``attention_mask``.
 
     Args:
         model: the model; it is left as it was, even after an error.
@@ -53,6 +55,7 @@ class Source:
         self.layers = layers
         self.head: str | None = None
         """Name of the last linear layer, once it is known that it makes the output."""
+        self._silent = False
 
     @property
     def linear(self) -> tuple[Tensor, Tensor] | None:
@@ -72,13 +75,26 @@ class Source:
             return tuple(self.layers)
         return ("output",) if self.head is None else (f"{BEFORE}{self.head}",)
 
-    def read(self, data: Any) -> Iterator[Reading]:
-        """Yield features, logits and labels, batch by batch."""
-        batches = DataBatches(data, BATCH)
+    def read(self, data: Any, *, labelled: bool = True) -> Iterator[Reading]:
+        """Yield features, logits and labels, batch by batch.
+
+        Warns once, in the first pass, if the data has labels that are not classes; later passes
+        score, and need none. ``labelled=False`` ignores labels from the start.
+        """
+        batches = DataBatches(data, BATCH, labelled)
+        notes = set(batches.notes)
         with untouched(self.model):
             try:
                 for batch in batches:
+                    if not self._silent and (faults := set(batches.notes) - notes):
+                        self._silent = True
+                        warnings.warn(
+                            f"labels are ignored: {faults.pop()}; number the classes from 0 on, "
+                            "or give the samples alone",
+                            stacklevel=3,
+                        )
                     yield self._read(batch)
+                self._silent = True
             finally:
                 batches.restore()
 
@@ -110,19 +126,26 @@ class Source:
                 f"the model's output for {batch.size} samples is not a tensor with {batch.size} "
                 "rows; name a layer whose output is"
             )
+        if output.ndim == 1:  # one number per sample, as many binary classifiers return it
+            output = output[:, None]
         linear = {n: use for n, use in uses.items() if isinstance(modules[n], nn.Linear)}
         self.head = _head(linear, output)
-        return Reading(self._features(uses, output), self._logits(output), batch.labels)
+        features = self._features(uses, output, batch.mask)
+        return Reading(features, self._logits(output), batch.labels)
 
-    def _features(self, uses: dict[str, tuple[Tensor, Tensor]], output: Tensor) -> list[Tensor]:
+    def _features(
+        self, uses: dict[str, tuple[Tensor, Tensor]], output: Tensor, mask: Tensor | None
+    ) -> list[Tensor]:
         if self.layers is None:
-            return [pooled(uses[self.head][0]) if self.head is not None else output.flatten(1)]
+            if self.head is None:
+                return [output.flatten(1)]
+            return [pooled(uses[self.head][0], mask)]
         missing = [name for name in self.layers if name not in uses]
         if missing:
             raise InputError(
                 f"the layer {missing[0]!r} was not used for this data; name another one"
             )
-        return [pooled(uses[name][1]) for name in self.layers]
+        return [pooled(uses[name][1], mask) for name in self.layers]
 
     def _logits(self, output: Tensor) -> Tensor | None:
         return output if self.head is not None and output.ndim == 2 else None
@@ -153,12 +176,19 @@ def _logits_of(output: Any) -> Any:
     return getattr(output, "logits", output)
 
 
-def pooled(z: Tensor) -> Tensor:
+def pooled(z: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the output of a layer as features [n, D], averaged over space or sequence.
+
+    Tokens of a sequence [n, T, D] count where ``mask`` [n, T] is True; a mask of another shape is
+    not of these tokens, and all count.
 
     >>> pooled(torch.zeros(2, 3, 4, 4)).shape, pooled(torch.zeros(2, 7, 5)).shape
     (torch.Size([2, 3]), torch.Size([2, 5]))
     """
     if z.ndim == 3:
-        return z.mean(1)
+        if mask is None or mask.shape != z.shape[:2] or bool(mask.all()):
+            return z.mean(1)
+        tokens = mask.to(z.device)[:, :, None]
+        z = z.to(torch.promote_types(z.dtype, torch.float32))  # a sum can be too large for half
+        return z.where(tokens, 0).sum(1) / tokens.sum(1).clamp(min=1)
     return z.flatten(2).mean(2) if z.ndim > 3 else z.reshape(len(z), -1)

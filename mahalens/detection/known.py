@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -75,9 +76,34 @@ def betas_of(normalise: str | float) -> tuple[float, ...]:
 
 
 def square_distances(z: Tensor, means: Tensor) -> Tensor:
-    """Return squared distances between rows [N, R] and means [C, R], [N, C]."""
+    """Return squared distances between rows [N, R] and means [C, R], [N, C].
+
+    They are ‖z‖² + ‖μ‖² − 2 z·μ, one product for all. Where distances are small beside the lengths,
+    the three terms cancel: :func:`precision_for` then asks for float64.
+    """
     lengths = z.square().sum(1, keepdim=True) + means.square().sum(1)
     return (lengths - 2 * z @ means.mT).clamp(min=0)
+
+
+def precision_for(
+    dtype: torch.dtype, largest: float, usual: float, share: float = 1e-4
+) -> torch.dtype:
+    """Return float64 where squared distances would lose digits in ``dtype``, else ``dtype``.
+
+    Rounding errors of ‖z‖² + ‖μ‖² − 2 z·μ are about eps ‖μ‖². They may be at most a small share of
+    the squared distances that matter. Buffers in the returned precision then decide in which one a
+    detector works, so that ordinary features cost no more than before.
+
+    Args:
+        dtype: of the features.
+        largest: the largest squared length ‖μ‖².
+        usual: squared distance of a usual known sample.
+        share: largest error, as a share of ``usual``.
+
+    >>> precision_for(torch.float32, 100.0, 8.0), precision_for(torch.float32, 1e8, 8.0)
+    (torch.float32, torch.float64)
+    """
+    return torch.float64 if torch.finfo(dtype).eps * largest > share * usual else dtype
 
 
 def root(squares: Tensor) -> Tensor:
@@ -89,6 +115,17 @@ def root(squares: Tensor) -> Tensor:
 def is_number(value: object) -> bool:
     """Return whether a value is a real number."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def count_of(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number of at least ``least``, also one of NumPy, as an int; or raise.
+
+    >>> count_of("k", np.int64(10))
+    10
+    """
+    whole = int(value) if isinstance(value, np.integer) else value
+    require_count(name, whole, least)
+    return int(whole)
 
 
 @dataclass(frozen=True)
@@ -106,6 +143,10 @@ class Rows:
     def __getitem__(self, rows: Tensor | slice) -> Rows:
         logits = None if self.logits is None else self.logits[rows]
         return Rows(self.z[rows], self.y[rows], logits, self.draw[rows])
+
+    def drawn(self, most: int) -> Rows:
+        """Return at most so many rows, drawn at random: those with the smallest random numbers."""
+        return self if len(self) <= most else self[self.draw.argsort()[:most]]
 
     @staticmethod
     def join(parts: list[Rows]) -> Rows:
@@ -357,8 +398,7 @@ class Gatherer:
         self.moments = {
             beta: Moments(beta, per_class=wanted.per_class and labelled) for beta in wanted.betas
         }
-        require_count("seed", seed, 0)
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(count_of("seed", seed, 0))
         self._held = Reservoir(MOST_HELD_OUT, balanced=False)
         self._sample: Reservoir | None = None
         self._numbers: dict[int, int] = {}
@@ -460,8 +500,8 @@ def blocks(count: int, width: int) -> Iterator[slice]:
 # --- Checks at the edge -----------------------------------------------------------------------
 
 
-def _check_share(hold_out: float) -> float:
-    if not isinstance(hold_out, int | float) or not 0 <= hold_out < 1:
+def _check_share(hold_out: Any) -> float:
+    if not isinstance(hold_out, Real) or not 0 <= float(hold_out) < 1:
         raise InputError(
             f"hold_out is {hold_out!r}; give the share of samples that sets the threshold, from 0 "
             "to less than 1"
@@ -482,7 +522,17 @@ def tensor_of(value: Any, name: str) -> Tensor:
         raise InputError(
             f"{name} have type {array.dtype}; give numbers{hint if name == 'labels' else ''}"
         )
-    return torch.as_tensor(array)
+    with warnings.catch_warnings():  # nothing here writes into what the caller gave
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.as_tensor(_for_torch(array))
+
+
+def _for_torch(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array in a type, byte order and layout that torch has; the same one if it can."""
+    wide = {np.longdouble: np.float64, np.clongdouble: np.complex128}
+    kind = np.dtype(wide.get(array.dtype.type, array.dtype)).newbyteorder("=")
+    array = array.astype(kind, copy=False)
+    return array.copy() if any(stride < 0 for stride in array.strides) else array
 
 
 def check_features(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mahalens.detection.base import Detector, Explanation
 from mahalens.detection.features import Source
 from mahalens.detection.known import Known, Rows, Wanted, moments_of
+from mahalens.detection.logits import _Logits
 from mahalens.detection.metrics import auroc
 from mahalens.errors import InputError
 
@@ -52,6 +53,9 @@ class Judge:
     lie around 0 or differ much in length, noise five and twenty times as wide as the known features
     takes the place of the shorter and the longer ones.
 
+    The only sample of a class is fitted to: otherwise the detector would not know the class.
+    Classes without samples that judge are never held out.
+
     Args:
         known: the known samples.
         seed: of folds and shuffles.
@@ -63,10 +67,14 @@ class Judge:
         order = rows.draw.argsort()[:ROWS]
         order = order[rows.y[order].argsort(stable=True)]
         judges = torch.arange(len(order)) % SHARE == SHARE - 1
+        fewer = judges & (torch.bincount(rows.y[order])[rows.y[order]] > 1)
+        if 2 * int(fewer.sum()) >= int(judges.sum()):  # otherwise too few would be left to judge
+            judges = fewer
         self._fit, self._rest = rows[order[~judges]], rows[order[judges]]
         generator = torch.Generator().manual_seed(seed)
-        count = len(known.classes) if known.labelled else 0
-        classes = torch.randperm(count, generator=generator)
+        judged = self._rest.y.unique()
+        count = len(judged) if known.labelled else 0
+        classes = judged[torch.randperm(count, generator=generator)]
         self._folds = [classes[fold::FOLDS] for fold in range(FOLDS if count >= FOLDS else 0)]
         self.centred = _is_centred(rows.z[order])
         """True if features lie around 0, where their length says nothing."""
@@ -84,7 +92,27 @@ class Judge:
         return detector.run(self._rest)
 
     def scores(self, make: Callable[[], Detector]) -> list[Scores]:
-        """Return scores for each task: first the folds of classes, then the made unknowns."""
+        """Return scores for each task, as :meth:`tasks`; raise if they cannot judge a detector.
+
+        Logits of made-up features are only known if a linear layer makes them. A network that was
+        trained on other classes can have logits where there is one known class, or none.
+        """
+        if isinstance(make(), _Logits) and self._fit.logits is not None:
+            if self._known.linear is None:
+                raise InputError(
+                    "logits of made-up unknowns are not known without a linear layer that makes "
+                    "them from the features"
+                )
+            if len(self._known.classes) < 2:
+                raise InputError("logits compare classes, and there is 1 known class")
+        return self.tasks(make)
+
+    def tasks(self, make: Callable[[], Detector]) -> list[Scores]:
+        """Return scores for each task: first the folds of classes, then the made unknowns.
+
+        Where no linear layer makes logits from features, made-up features keep those of the known
+        samples that they were made from.
+        """
         classes = torch.arange(len(self._known.classes))
         whole = self._fitted(make(), classes)
         inside = whole.run(self._rest)
@@ -96,18 +124,28 @@ class Judge:
         stay = classes[~torch.isin(classes, fold)]
         self._fitted(detector, stay)
         inside = torch.isin(self._rest.y, stay)
-        one, two = (detector.run(_columns(self._rest[rows], stay)) for rows in (inside, ~inside))
-        return one, two
+        rest = self._columns(self._rest, stay)
+        return detector.run(rest[inside]), detector.run(rest[~inside])
 
     def _fitted(self, detector: Detector, stay: Tensor) -> Detector:
         """Fit a detector to the rows of some classes."""
-        rows = self._fit[torch.isin(self._fit.y, stay)]
-        rows = _columns(replace(rows, y=torch.searchsorted(stay, rows.y)), stay)
-        classes = self._known.classes[stay]
         linear = self._known.linear if len(stay) == len(self._known.classes) else None
-        part = replace(self._known, classes=classes, sample=rows, linear=linear)
+        rows = self._columns(self._fit[torch.isin(self._fit.y, stay)], stay)
+        stay = rows.y.unique()  # a class without samples would have its mean at 0
+        rows = replace(rows, y=torch.searchsorted(stay, rows.y))
+        part = replace(self._known, classes=self._known.classes[stay], sample=rows, linear=linear)
         detector.learn(moments_of(part, detector.wanted))
         return detector
+
+    def _columns(self, rows: Rows, stay: Tensor) -> Rows:
+        """Return rows with the logits of some classes only, if there is one for each class."""
+        classes = self._known.classes
+        if rows.logits is None or len(stay) == len(classes):
+            return rows
+        count = rows.logits.shape[1]
+        if int(classes[0]) >= 0 and int(classes[-1]) < count:  # logit l is that of label l
+            return replace(rows, logits=rows.logits[:, classes[stay]])
+        return replace(rows, logits=rows.logits[:, stay]) if count == len(classes) else rows
 
 
 def area(task: Sequence[Scores]) -> float:
@@ -141,13 +179,6 @@ def _made(rows: Rows, centred: bool, generator: torch.Generator) -> dict[str, Ro
     return {kind: replace(rows, z=features) for kind, features in made.items()}
 
 
-def _columns(rows: Rows, stay: Tensor) -> Rows:
-    """Return rows with the logits of some classes only, where there is one for each class."""
-    if rows.logits is None or rows.logits.shape[1] <= int(stay.max()):
-        return rows
-    return replace(rows, logits=rows.logits[:, stay])
-
-
 class Combined(Detector):
     """The average of several detectors of the same features, each standardised.
 
@@ -157,9 +188,10 @@ class Combined(Detector):
 
         score(z) = Σ_k (s_k(z) − m_k) / (K σ_k)
 
-    The nearest class is that of the first detector. ``method="auto"`` of :func:`~mahalens.detect`
-    makes most of its choices of this kind: a distance, a relative distance and neighbours err on
-    different samples.
+    The nearest class is that of the first detector that compares the known classes. Detectors of
+    logits compare the classes of the model, which can be others; if all are of this kind, the first
+    one names the class. ``method="auto"`` of :func:`~mahalens.detect` makes most of its choices of
+    this kind: a distance, a relative distance and neighbours err on different samples.
 
     Args:
         parts: pairs of a method and its options.
@@ -189,6 +221,7 @@ class Combined(Detector):
         if not makers:
             raise InputError("there are no parts; give at least one method with its options")
         self._makers = makers
+        self._naming = 0  # the detector that names the nearest class
         self.parts = nn.ModuleList(make() for make in makers)
         self.needs_labels = any(part.needs_labels for part in self._detectors())
         self.needs_classes = max(part.needs_classes for part in self._detectors())
@@ -218,6 +251,9 @@ class Combined(Detector):
             locations=torch.stack(means),
             scales=scales.clamp(min=torch.finfo(scales.dtype).tiny),
         )
+        groups = [part.classes for part in self._detectors()]
+        self._naming = _naming(weights, groups, self.classes)
+        self.remember(classes=groups[self._naming])
 
     def _detectors(self) -> list[Detector]:
         return [part for part in self.parts if isinstance(part, Detector)]
@@ -233,15 +269,21 @@ class Combined(Detector):
         return (scores - self.locations) / self.scales, torch.stack([p[1] for p in pairs], 1)
 
     def forward(self, z: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the score, and the nearest class by the first detector that counts."""
+        """Return the score, and the place of the nearest class among ``classes``."""
         scores, places = self.standardised(z, logits)
-        first = (self.weights > 0).to(torch.int8).argmax()
-        return scores @ self.weights, places.index_select(1, first[None])[:, 0]
+        return scores @ self.weights, places[:, self._naming]
 
     @property
     def columns(self) -> int:
         """As many as the largest of the detectors has."""
         return max(part.columns for part in self._detectors())
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if f"{prefix}weights" in state_dict:
+            groups = [state_dict[f"{prefix}parts.{k}.classes"] for k in range(len(self.parts))]
+            weights, classes = (state_dict[prefix + name] for name in ("weights", "classes"))
+            self._naming = _naming(weights, groups, classes)
 
 
 class Layered(Combined):
@@ -332,7 +374,7 @@ class Layered(Combined):
         for part, view in zip(self._detectors(), views, strict=True):
             part.learn(moments_of(view, part.wanted))
         make = self._makers[0]
-        chosen = _greedy([judge.scores(make) for judge in judges])
+        chosen = _greedy([judge.tasks(make) for judge in judges])
         weights = torch.zeros(len(self.parts))
         weights[chosen] = 1 / len(chosen)
         self._standardise([judge.inside(make) for judge in judges], weights)
@@ -368,6 +410,12 @@ class Layered(Combined):
 
 def _is_list(z: Any) -> bool:
     return isinstance(z, list | tuple) and bool(z) and hasattr(z[0], "shape")
+
+
+def _naming(weights: Tensor, groups: list[Tensor], classes: Tensor) -> int:
+    """Return the first detector that counts and compares these classes; else the first."""
+    counting = [k for k, weight in enumerate(weights.tolist()) if weight > 0]
+    return next((k for k in counting if torch.equal(groups[k], classes)), counting[0])
 
 
 def _maker(method: str, options: dict[str, Any]) -> Callable[[], Detector]:

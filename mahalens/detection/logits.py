@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.detection.base import Detector
-from mahalens.detection.known import Known, Rows, Wanted, root
+from mahalens.detection.known import Known, Rows, Wanted, count_of, is_number, root
 from mahalens.errors import InputError
-from mahalens.geometry._checks import require_count
 
 PROBE_ROWS = 10_000
 """Samples that a linear probe is fitted to, at most."""
@@ -36,12 +35,16 @@ class _Logits(Detector):
     def settle(self, known: Known) -> None:
         """Take the linear layer of the model, or fit one."""
         rows = known.some
-        if rows.logits is None and not known.labelled:
+        if rows.logits is None and known.linear is None and not known.labelled:
             raise InputError(
                 f"{type(self).__name__} needs logits or labels; give logits=, y, a model whose "
                 "last layer is linear, or use Marginal or Neighbours"
             )
-        count = len(known.classes) if rows.logits is None else rows.logits.shape[1]
+        count = len(known.classes)
+        if rows.logits is not None:
+            count = rows.logits.shape[1]
+        elif known.linear is not None:  # a model whose output has more axes than [N, L]
+            count = len(known.linear[0])
         if count < 2:
             raise InputError(
                 f"{type(self).__name__} compares classes, and there is {count}; use Marginal or "
@@ -50,7 +53,7 @@ class _Logits(Detector):
         if rows.logits is None or known.linear is not None:
             weight, bias = known.linear or fit_probe(rows, count)
             self.remember(weight=weight.to(known.dtype).mT, bias=bias.to(known.dtype))
-        if rows.logits is not None:  # logit l is that of label l
+        if rows.logits is not None or known.linear is not None:  # logit l is that of label l
             self.remember(classes=torch.arange(count, device=known.device))
 
     def logits_of(self, z: Tensor, logits: Tensor | None) -> Tensor:
@@ -90,7 +93,7 @@ class Energy(_Logits):
     method: ClassVar[str] = "energy"
 
     def __init__(self, *, temperature: float = 1.0) -> None:
-        if not isinstance(temperature, int | float) or not temperature > 0:
+        if not (is_number(temperature) and temperature > 0):
             raise InputError(f"temperature is {temperature!r}; give a positive number")
         super().__init__(temperature=float(temperature))
 
@@ -103,7 +106,8 @@ class Energy(_Logits):
 class MaxSoftmax(_Logits):
     """Largest probability of the softmax: ``score = −log max_l p_l``.
 
-    The logarithm orders samples as 1 − max p does, and keeps the digits where p is near 1.
+    The logarithm orders samples as 1 − max p does. It is computed as log(1 + Σ exp(logit_l − m)),
+    with the largest logit m and the sum over the others, which keeps the digits where p is near 1.
     Hendrycks and Gimpel 2017, *A Baseline for Detecting Misclassified and Out-of-Distribution
     Examples*. Logits as in :class:`Energy`.
 
@@ -116,7 +120,9 @@ class MaxSoftmax(_Logits):
 
     def from_logits(self, logits: Tensor) -> Tensor:
         """Return the score [N] of logits [N, L]."""
-        return logits.logsumexp(1) - logits.amax(1)
+        largest, places = logits.max(1, keepdim=True)
+        others = (logits - largest).exp().scatter(1, places, 0.0)
+        return others.sum(1).log1p()
 
 
 class MaxLogit(_Logits):
@@ -156,10 +162,9 @@ class GEN(_Logits):
     method: ClassVar[str] = "gen"
 
     def __init__(self, *, gamma: float = 0.1, top: int = 100) -> None:
-        if not isinstance(gamma, int | float) or not 0 < gamma <= 1:
+        if not (is_number(gamma) and 0 < gamma <= 1):
             raise InputError(f"gamma is {gamma!r}; give a number above 0, at most 1")
-        require_count("top", top)
-        super().__init__(gamma=float(gamma), top=top)
+        super().__init__(gamma=float(gamma), top=count_of("top", top))
 
     def from_logits(self, logits: Tensor) -> Tensor:
         """Return the score [N] of logits [N, L]."""
@@ -182,7 +187,11 @@ class ViM(_Logits):
 
     o is where the linear layer gives 0 (−W⁺ b, by the pseudoinverse), or the mean of the features
     if there is no layer. α makes the extra logit as large, on average over known samples, as the
-    largest logit. Wang et al. 2022, *ViM: Out-Of-Distribution with Virtual-logit Matching*.
+    largest logit, so that this average has to be above 0: the extra logit would otherwise fall with
+    the distance from the subspace, and rank samples backwards. Logarithms of probabilities, which
+    are never above 0, are refused; the logits themselves are what the method is defined for. α
+    comes from at most 10,000 samples.
+    Wang et al. 2022, *ViM: Out-Of-Distribution with Virtual-logit Matching*.
 
     Args:
         rank: R; by default 1,000 from 2,048 features on, 512 from 768 on, half of them below.
@@ -201,9 +210,7 @@ class ViM(_Logits):
     alpha: Tensor
 
     def __init__(self, *, rank: int | None = None) -> None:
-        if rank is not None:
-            require_count("rank", rank)
-        super().__init__(rank=rank)
+        super().__init__(rank=None if rank is None else count_of("rank", rank))
 
     @property
     def wanted(self) -> Wanted:
@@ -226,9 +233,16 @@ class ViM(_Logits):
         axes = torch.linalg.eigh(squares).eigenvectors[:, dim - rank :]
         one = torch.ones((), dtype=known.dtype, device=known.device)
         self.remember(origin=origin.to(known.dtype), axes=axes.to(known.dtype), alpha=one)
-        rows = known.some[:PROBE_ROWS]
+        rows = known.some.drawn(PROBE_ROWS)
         residuals, logits = self._residual(rows.z), self.logits_of(rows.z, rows.logits)
-        self.alpha.copy_(logits.amax(1).mean() / residuals.mean().clamp(min=1e-30))
+        largest = logits.amax(1).mean()
+        if not float(largest) > 0:
+            raise InputError(
+                f"the largest logit is {float(largest):.3g} on average over known samples, but ViM "
+                "needs an average above 0; give logits, not logarithms of probabilities, or use "
+                "Energy or Mahalanobis"
+            )
+        self.alpha.copy_(largest / residuals.mean().clamp(min=1e-30))
 
     def _residual(self, z: Tensor) -> Tensor:
         z = z.to(self.origin.dtype) - self.origin
@@ -240,6 +254,7 @@ class ViM(_Logits):
         return self.alpha * self._residual(z) - logits.logsumexp(1), logits.argmax(1)
 
 
+@torch.inference_mode(False)
 def fit_probe(rows: Rows, classes: int, steps: int = 100) -> tuple[Tensor, Tensor]:
     """Return weight [C, D] and bias [C] of a logistic regression on standardised features."""
     order = rows.draw.argsort()[:PROBE_ROWS]
@@ -247,21 +262,20 @@ def fit_probe(rows: Rows, classes: int, steps: int = 100) -> tuple[Tensor, Tenso
     spread, mean = torch.std_mean(z, 0, correction=0)
     scale = 1 / torch.where(spread > 1e-6 * spread.max(), spread, torch.inf)
     z = (z - mean) * scale
-    layer = nn.Linear(z.shape[1], classes, device=z.device, dtype=z.dtype)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    weight = z.new_zeros(classes, z.shape[1]).requires_grad_()
+    bias = z.new_zeros(classes).requires_grad_()
     solver = torch.optim.LBFGS(
-        layer.parameters(), max_iter=steps, tolerance_change=0.0, line_search_fn="strong_wolfe"
+        [weight, bias], max_iter=steps, tolerance_change=0.0, line_search_fn="strong_wolfe"
     )
 
     def loss() -> Any:
         solver.zero_grad()
-        value = nn.functional.cross_entropy(layer(z), y)
-        value = value + layer.weight.square().sum() / (2 * len(z))
+        value = nn.functional.cross_entropy(nn.functional.linear(z, weight, bias), y)
+        value = value + weight.square().sum() / (2 * len(z))
         value.backward()
         return value
 
     with torch.enable_grad():
         solver.step(loss)
-    weight = layer.weight.detach() * scale
-    return weight, layer.bias.detach() - weight @ mean
+    slopes = weight.detach() * scale
+    return slopes, bias.detach() - slopes @ mean

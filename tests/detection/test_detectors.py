@@ -150,6 +150,96 @@ def test_logits_of_the_caller_are_read() -> None:
             detector.score_features(new)
 
 
+def test_a_refit_forgets_the_earlier_fit() -> None:
+    z, y, _ = samples(dtype=torch.float32)
+    logits = torch.randn(len(z), 4, generator=torch.Generator().manual_seed(0))
+    again = METHODS["energy"]().fit_features(z, y)
+    again.fit_features(z, logits=logits)
+    once = METHODS["energy"]().fit_features(z, logits=logits)
+    assert set(again.state_dict()) == set(once.state_dict())
+    zeros = torch.zeros(3, 4)
+    assert again.score_features(z[:3], logits=zeros).tolist() == pytest.approx([-np.log(4)] * 3)
+
+
+def test_a_refit_to_features_forgets_the_model() -> None:
+    x, y = images()
+    detector = METHODS["mahalanobis"]().fit(Network(), (x, y), layer="features")
+    z, labels, _ = samples()
+    detector.fit_features(z, labels)
+    assert (detector.layer, detector._named) == (("features",), False)
+    with pytest.raises(InputError, match="has no model"):
+        detector.score(x)
+
+
+def test_a_refit_that_fails_leaves_no_half_fitted_detector() -> None:
+    z, y, new = samples()
+    detector = METHODS["vim"]().fit_features(z, y)
+    before = detector.score_features(new)
+    with pytest.raises(InputError, match="60 labels"):
+        detector.fit_features(z, y[:60])
+    assert torch.equal(detector.score_features(new), before)
+    with pytest.raises(InputError, match="ViM needs"):
+        detector.fit_features(z, logits=-1 - z.abs())
+    with pytest.raises(InputError, match="not fitted"):
+        detector.score_features(new)
+
+
+@pytest.mark.parametrize("method", ["energy", "mahalanobis", "neighbours"])
+def test_inference_mode_changes_nothing(method: str) -> None:
+    z, y, new = samples(dtype=torch.float32)
+    expected = METHODS[method]().fit_features(z, y).explain_features(new)
+    with torch.inference_mode():
+        detector = METHODS[method]().fit_features(z.clone(), y.clone())
+        inside = detector.explain_features(new.clone())
+    outside = detector.set_reject(0.05).explain_features(new)
+    for seen in (inside, outside):
+        for a, b in zip(seen, expected, strict=True):
+            assert a == b if isinstance(a, tuple) else torch.equal(a, b)
+    assert not any(value.is_inference() for value in detector.state_dict().values())
+
+
+def test_no_fit_moves_the_random_state() -> None:
+    z, y, _ = samples(100)
+    for name in ("energy", "vim", "mahalanobis", "neighbours"):
+        before = torch.random.get_rng_state()
+        METHODS[name]().fit_features(z, y)
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_logits_of_a_sequence_have_a_class_each() -> None:
+    """An output [n, T, L]: the linear layer is known, the logits of a sample are not."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 12))
+    x = torch.randn(200, 5, 8, generator=torch.Generator().manual_seed(0))
+    for data in ((x, torch.arange(200) % 3), x):
+        detector = METHODS["energy"]().fit(model, data)
+        assert detector.classes.tolist() == list(range(12))
+        features = model[:2](x).mean(1)
+        labels = model[2](features).argmax(1)
+        assert torch.equal(detector.explain(x).label, labels)
+
+
+def test_a_threshold_is_set_from_as_few_samples_as_can_keep_it() -> None:
+    z, _, _ = samples(200)
+    sizes = {}
+    for count in range(60, 130):
+        detector = METHODS["marginal"]().fit_features(z[:count])
+        sizes[len(detector.held_scores)] = detector
+    assert sizes[19].reject_features(z).shape == (200,)
+    for call in (lambda: sizes[18].reject_features(z), lambda: sizes[18].set_reject(0.05)):
+        with pytest.raises(InputError, match=r"18 samples|only 18"):
+            call()
+
+
+def test_scoring_reads_no_labels() -> None:
+    x, y = images()
+    detector = METHODS["mahalanobis"]().fit(Network(), (x, y))
+    expected = detector.score(x)
+    for labels in (y, y - 1, (y - 1).numpy(), (y - 1).tolist(), torch.full_like(y, -1)):
+        assert torch.equal(detector.score((x, labels)), expected)
+    with pytest.raises(InputError, match="one label per sample"):
+        detector.score((x, y[:-1] - 1))
+
+
 # --- Gathering --------------------------------------------------------------------------------
 
 
@@ -263,6 +353,50 @@ def test_options_may_be_numbers_of_numpy(tmp_path) -> None:
     again = Detector.load(tmp_path / "one.safetensors")
     assert again.options == {"normalise": 0.5, "shrinkage": 0.1, "rank": 3}
     assert torch.equal(again.score_features(new), detector.score_features(new))
+
+
+def test_numbers_of_numpy_are_options_of_every_method(tmp_path) -> None:
+    z, y, _ = samples()
+    for name, options in {
+        "neighbours": {"k": np.int64(10), "normalise": np.float32(0.5)},
+        "energy": {"temperature": np.float32(2)},
+        "gen": {"gamma": np.float32(0.5), "top": np.int32(2)},
+        "vim": {"rank": np.int64(2)},
+    }.items():
+        detector = METHODS[name](**options).fit_features(z, y, hold_out=np.float32(0.25))
+        detector.save(tmp_path / "one.safetensors")
+        assert Detector.load(tmp_path / "one.safetensors").options == options
+    for wrong in (True, np.bool_(True), 2.0, np.float64(2)):
+        with pytest.raises(InputError, match="k is"):
+            METHODS["neighbours"](k=wrong)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda array: np.flip(np.flip(array).copy()),
+        lambda array: array.astype(array.dtype.newbyteorder(">")),
+        lambda array: array.astype(np.longdouble) if array.dtype.kind == "f" else array,
+        read_only,
+    ],
+    ids=["flipped", "big-endian", "longdouble", "read-only"],
+)
+def test_arrays_of_numpy_may_have_any_layout(change, recwarn) -> None:
+    z, y, new = samples()
+    expected = METHODS["mahalanobis"]().fit_features(z, y).score_features(new)
+    torch.set_warn_always(True)
+    try:
+        detector = METHODS["mahalanobis"]().fit_features(change(z.numpy()), change(y.numpy()))
+        assert torch.equal(detector.score_features(change(new.numpy())), expected)
+    finally:
+        torch.set_warn_always(False)
+    assert not list(recwarn)
 
 
 def test_an_error_leaves_no_hook() -> None:
