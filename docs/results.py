@@ -12,6 +12,7 @@ those tables is typed by hand. A run is a folder, or the name of one in ``docs/r
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,9 @@ from mahalens.report.run_tables import (
     results_tables,
 )
 from mahalens.report.tables import SYMBOLS, Cell, Column, Section, Table, duration, number
+from mahalens.studies.claims import Both, Every, Judgement, Predicate
+from mahalens.studies.folder import upgrade_options
+from mahalens.studies.run import POOLED_OPTIONS
 from mahalens.studies.study import SOURCES
 
 RUNS = Path(__file__).parent / "runs"
@@ -318,16 +322,35 @@ def means(runs: dict[str, RunRecords]) -> Table:
 def verdict_counts(runs: Sequence[str], source: str = "") -> str:
     """Return the verdicts of some runs in words: "5 hold, 2 fail, 1 undecided".
 
-    With a key of :data:`~mahalens.studies.study.SOURCES`, only those on claims of that source.
+    A claim that several runs with the same settings judge counts once, by the one with the most
+    trials. A run that lacks some of its models and leaves it undecided counts only if no other run
+    judges it better. With a key of :data:`~mahalens.studies.study.SOURCES`, only claims of that
+    source count.
     """
     if source and source not in SOURCES:
         raise InputError(f"{source}: unknown source; give {', '.join(SOURCES)}")
-    counts = Counter(
-        claim.verdict
-        for name in runs
-        for claim in load(name).summary.claims
-        if not source or claim.source == SOURCES[source]
-    )
+    verdicts: dict[tuple[str, ...], str] = {}
+    complete: set[tuple[str, ...]] = set()
+    for records in sorted(map(load, runs), key=lambda run: run.config.options.get("trials", 0)):
+        settings = json.dumps(
+            {
+                name: value
+                for name, value in records.config.options.items()
+                if not records.study.pools or name not in POOLED_OPTIONS
+            },
+            sort_keys=True,
+        )
+        for claim in records.summary.claims:
+            if claim.verdict == "not measured" or (source and claim.source != SOURCES[source]):
+                continue
+            key = (records.config.study, settings, claim.id)
+            if claim.verdict == "undecided" and missing_models(records, claim):
+                if key in complete:
+                    continue
+            else:
+                complete.add(key)
+            verdicts[key] = claim.verdict
+    counts = Counter(verdicts.values())
     words = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
     parts = [
         f"{counts[verdict]} {words.get(verdict, (verdict, verdict))[counts[verdict] != 1]}"
@@ -335,6 +358,41 @@ def verdict_counts(runs: Sequence[str], source: str = "") -> str:
         if counts[verdict]
     ]
     return ", ".join(parts) or "none measured"
+
+
+def missing_models(records: RunRecords, judgement: Judgement) -> list[str]:
+    """Return the models that a claim compares and that have no numbers in a run."""
+    study, variant = records.study, judgement.data
+    listed = study.claims
+    if callable(listed):
+        options = upgrade_options(records.config.options)
+        listed = listed(msgspec.convert(options, study.config))
+    there = {
+        (model, place)
+        for place, metrics in records.all_trials.items()
+        for models in metrics.values()
+        for model in models
+    }
+    there |= {(model, "") for model, _ in there}  # a claim on a whole run may name no variant
+    missing = []
+    for claim in listed:
+        if "/".join(filter(None, (study.name, claim.key, variant))) == judgement.id:
+            for name in models_of(claim.predicate):
+                model, place = (name, variant) if variant else split_name(name)
+                is_model = model in study.models or (study.model and study.model(model))
+                if is_model and (model, place) not in there:  # others are made of several models
+                    missing.append(name)
+    return missing
+
+
+def models_of(predicate: Predicate) -> list[str]:
+    """Return the names of the models that a predicate compares."""
+    if isinstance(predicate, Every):
+        return [name for part in predicate.parts for name in models_of(part)]
+    if isinstance(predicate, Both):
+        return [*models_of(predicate.first), *models_of(predicate.second)]
+    fields = ("model", "base", "than", "than_base")
+    return [getattr(predicate, field) for field in fields if hasattr(predicate, field)]
 
 
 def figures(runs: dict[str, RunRecords]) -> Table:

@@ -329,23 +329,31 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
 @click.command()
 @click.argument("folders", type=FOLDER, metavar="DIR...", nargs=-1, required=True)
 @click.option("--models", type=CommaSeparated(), help="Models to take.  [default: all]")
+@click.option("--seeds", type=WholeNumbers(), help="Seeds to take.  [default: all]")
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder of the pooled run.")
 @click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
 @click.option("--quiet", is_flag=True, help="No tables.")
 def pool(
-    folders: tuple[Path, ...], models: tuple[str, ...] | None, out: Path, force: bool, quiet: bool
+    folders: tuple[Path, ...],
+    models: tuple[str, ...] | None,
+    seeds: tuple[int, ...] | None,
+    out: Path,
+    force: bool,
+    quiet: bool,
 ) -> None:
     """Put the trials of several runs together, and judge the claims by all of them.
 
     The runs differ in --seed and --trials, or have the same seeds of other --models and --pixels.
-    With --models, the other models may have other seeds. One run alone is judged anew.
+    With --models, the other models may have other seeds; with --seeds, runs may have further ones.
+    One run alone is judged anew.
     """
     with announced(quiet, "pool", *folders):
         from mahalens.report import build_report
         from mahalens.studies.run import pool as pool_runs
 
         command = shlex.join(["mahalens", *sys.argv[1:]])
-        pool_runs(folders, out, models=models or (), force=force, command=command)
+        some_models, some_seeds = models or (), seeds or ()
+        pool_runs(folders, out, models=some_models, seeds=some_seeds, force=force, command=command)
         page = build_report(out)
     _print_results(out, page, quiet=quiet)
 

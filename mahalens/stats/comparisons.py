@@ -49,22 +49,57 @@ def paired_vectors(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float64], NDA
 
 
 def quarter_differences(
-    first: NDArray[np.float64], second: NDArray[np.float64]
+    first: NDArray[np.float64], second: NDArray[np.float64], centre: float = 0.0
 ) -> NDArray[np.float64]:
-    """Return ``(a - b) / 4`` [n] of the pairs in which both values are finite.
+    """Return ``(a - b - centre) / 4`` [n] of the pairs in which both values are finite.
 
-    Quarters, because the difference of two large numbers may be too large for a float. If rounding
-    alone can explain why the differences are unequal, they are made equal, and 0 if 0 is possible
-    too. Otherwise ``[1.1, 2.1] - [1, 2]`` would have a spread of 1e-16 and a t of 1e15.
+    Quarters, because the difference of two large numbers may be too large for a float. Rounding
+    is removed (:func:`without_rounding`).
     """
     finite = np.isfinite(first) & np.isfinite(second)
-    a, b = first[finite] / 4, second[finite] / 4
-    doubt = _ROUNDINGS * np.finfo(np.float64).eps * np.maximum(np.abs(a), np.abs(b))
-    low = float(np.max(a - b - doubt, initial=-np.inf))
-    high = float(np.min(a - b + doubt, initial=np.inf))
-    if low > high:
-        return a - b
-    return np.full_like(a, 0.0 if low <= 0.0 <= high else (low + high) / 2)
+    a, b, middle = first[finite] / 4, second[finite] / 4, centre / 4
+    largest = np.maximum(np.maximum(np.abs(a), np.abs(b)), abs(middle))
+    return without_rounding(a - b - middle, largest)
+
+
+def without_rounding(
+    differences: NDArray[np.float64], largest: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return differences [n] in which rounding decides neither ties nor zeros.
+
+    91.3 - 90.9 and 90.8 - 90.4 differ by 1e-14, which would rank one above the other, and
+    ``[1.1, 2.1] - [1, 2]`` would have a spread of 1e-16 and a t of 1e15. If rounding alone can
+    explain why all differences are unequal, they become equal, and 0 if 0 is possible too.
+    Otherwise a difference that may be 0 becomes 0, and sizes that only rounding separates become
+    equal.
+
+    The tolerance of a difference is 32 roundings of the numbers in it: 7e-15 of ``largest``. It is
+    not a share of the largest value of all trials, because one trial with an error of 1e-3 would
+    then erase the differences of others near 1e-26. Nor does it cover values that were rounded to
+    float32: 1e-7 of a value may be a real difference.
+
+    Args:
+        differences: sums or differences of a few numbers, one per trial [n].
+        largest: the largest absolute value among the numbers in each difference [n].
+    """
+    doubt = _ROUNDINGS * np.finfo(np.float64).eps * largest
+    low = float(np.max(differences - doubt, initial=-np.inf))
+    high = float(np.min(differences + doubt, initial=np.inf))
+    if low <= high:
+        return np.full_like(differences, 0.0 if low <= 0.0 <= high else low / 2 + high / 2)
+    sizes = np.abs(differences)
+    sizes[sizes <= doubt] = 0.0
+    order = np.argsort(sizes, kind="stable")
+    order = order[sizes[order] > 0]
+    ends = zip((sizes - doubt)[order].tolist(), (sizes + doubt)[order].tolist(), strict=True)
+    begin, low, high = 0, -math.inf, math.inf
+    for place, (lower, upper) in enumerate([*ends, (math.inf, math.inf)]):
+        low, high = max(low, lower), min(high, upper)
+        if low > high:  # no size is possible for all since ``begin``
+            group = order[begin:place]
+            sizes[group] = sizes[group[np.argmin(doubt[group])]]  # the most precise one
+            begin, low, high = place, lower, upper
+    return np.sign(differences) * sizes + 0.0  # + 0.0: without negative zeros
 
 
 def t_test(
@@ -154,6 +189,7 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
     The p-value is that of Wilcoxon's signed-rank test against the alternative ``a < b``. Pairs
     without a difference do not enter it; if no other pair is left, it is 1. It is exact up to 50
     pairs (with ties among the differences: up to 13), and uses the normal approximation above.
+    Differences that only rounding separates are equal.
 
     The Hodges-Lehmann shift is the median of the averages ``(dᵢ + dⱼ) / 2``, ``i <= j``, of the
     differences ``d = a - b``. Its interval runs from the k-th smallest to the k-th largest of
@@ -175,20 +211,20 @@ def paired_lower(a: ArrayLike, b: ArrayLike) -> PairedComparison:
         (6, -3.5, (-6.0, -1.0), 0.015625)
     """
     first, second = paired_vectors(a, b)
-    finite = np.isfinite(first) & np.isfinite(second)
-    difference = first[finite] - second[finite]
-    n = difference.size
+    quarter = quarter_differences(first, second)
+    n = quarter.size
     i, j = np.triu_indices(n)
-    averages: NDArray[np.float64] = np.sort(difference[i] / 2 + difference[j] / 2)
+    averages: NDArray[np.float64] = np.sort(quarter[i] / 2 + quarter[j] / 2)
+    interval = _shift_interval(averages, n)
     return PairedComparison(
         n=n,
         dropped=first.size - n,
-        wins=int(np.count_nonzero(difference < 0)),
-        ties=int(np.count_nonzero(difference == 0)),
-        median_difference=float(np.median(difference)) if n else math.nan,
-        shift=float(np.median(averages)) if n else math.nan,
-        ci95=_shift_interval(averages, n),
-        p_value=signed_rank_p(difference, "less"),
+        wins=int(np.count_nonzero(quarter < 0)),
+        ties=int(np.count_nonzero(quarter == 0)),
+        median_difference=4 * float(np.median(quarter)) if n else math.nan,
+        shift=4 * float(np.median(averages)) if n else math.nan,
+        ci95=None if interval is None else (4 * interval[0], 4 * interval[1]),
+        p_value=signed_rank_p(quarter, "less"),
     )
 
 
@@ -598,7 +634,8 @@ def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
     deviation s: ``t_lower = (d̄ + margin) √n / s`` and ``t_upper = (d̄ - margin) √n / s``. If all
     differences are equal, t is undefined and the signed-rank tests answer; five equal differences
     within the margin are the fewest that can be called equivalent. The signed-rank tests are about
-    the middle of the differences, not about their mean: one bad trial does not decide.
+    the middle of the differences, not about their mean: one bad trial does not decide. Differences
+    that only rounding separates from the margin lie at the margin.
 
     Args:
         a: one number per trial [T].
@@ -641,7 +678,18 @@ def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
             "tost_p": max(lower[1], upper[1]),
         }
     preferred: PairedTest = "paired t" if normal else "Wilcoxon"
-    within, beyond = _p_within(values, edge, preferred), _p_beyond(values, edge, preferred)
+
+    def p(centre: float, alternative: Alternative, test: PairedTest) -> float:
+        if test == "paired t":
+            return t_test(values, centre / 4, alternative)[1]
+        return signed_rank_p(quarter_differences(first, second, centre), alternative)
+
+    def p_within(test: PairedTest) -> float:
+        return max(p(-limit, "greater", test), p(limit, "less", test))
+
+    within = p_within(preferred)
+    # Twice the smaller one, because either side would do.
+    beyond = 2 * min(p(-limit, "less", preferred), p(limit, "greater", preferred))
     verdict: _Verdict = "different" if beyond < _LEVEL else "undecided"
     return Equivalence(
         n,
@@ -651,31 +699,14 @@ def equivalent(a: ArrayLike, b: ArrayLike, margin: float) -> Equivalence:
         ci90=(4 * (mean - half_width), 4 * (mean + half_width)),
         df=n - 1,
         **t_statistics,
-        wilcoxon_p=_p_within(values, edge, "Wilcoxon"),
+        wilcoxon_p=p_within("Wilcoxon"),
         shapiro_difference=shapiro_difference,
         normal=normal,
         preferred_test=preferred,
         preferred_p=within,
-        p_beyond=beyond,
+        p_beyond=min(1.0, beyond),
         verdict="equivalent" if within < _LEVEL else verdict,
     )
-
-
-def _p(
-    values: NDArray[np.float64], centre: float, alternative: Alternative, test: PairedTest
-) -> float:
-    if test == "paired t":
-        return t_test(values, centre, alternative)[1]
-    return signed_rank_p(values - centre, alternative)
-
-
-def _p_within(values: NDArray[np.float64], edge: float, test: PairedTest) -> float:
-    return max(_p(values, -edge, "greater", test), _p(values, edge, "less", test))
-
-
-def _p_beyond(values: NDArray[np.float64], edge: float, test: PairedTest) -> float:
-    # Twice the smaller one, because either side would do.
-    return min(1.0, 2 * min(_p(values, -edge, "less", test), _p(values, edge, "greater", test)))
 
 
 def _checked_margin(margin: float) -> float:

@@ -84,6 +84,29 @@ class Evidence:
         column = self.trials.get((*self._key(model), metric))
         return column if column is not None and np.isfinite(column).any() else None
 
+    def lost(self, model: str, metric: str) -> Values | None:
+        """Return NaN for each trial ``[T]`` of a model that lost all of them; None for others.
+
+        A lost trial has no number in any metric. If other metrics have numbers, this one was not
+        measured: the study does not compute it for this model or this run.
+        """
+        key = self._key(model)
+        column = self.trials.get((*key, metric))
+        if column is None or column.size == 0:
+            return None
+        own = [values for (*place, _), values in self.trials.items() if tuple(place) == key]
+        return None if any(np.isfinite(v).any() for v in own) else np.full(column.shape, np.nan)
+
+    @property
+    def longest(self) -> int:
+        """The largest number of trials that a claim may rest on."""
+        lengths = [
+            len(values)
+            for (variant, _, _), values in self.trials.items()
+            if self.variant in (None, variant)
+        ]
+        return max(lengths, default=0)
+
     def basins_of(self, model: str) -> Sequence[str]:
         """Return where each trial of a model ended; nothing where that is unknown."""
         return self.basins.get(self._key(model), ())
@@ -114,16 +137,18 @@ class Finding:
     """The answer of a predicate to the evidence.
 
     Attributes:
-        holds: None if the numbers do not decide.
+        holds: None if undecided.
         measured: the number that decides.
         why: the numbers in a sentence.
         trials: how many trials it rests on.
+        more_help: whether more trials like these may decide it.
     """
 
     holds: bool | None
     measured: float
     why: str
     trials: int = FEWEST_TRIALS
+    more_help: bool = True
 
     @property
     def sentence(self) -> str:
@@ -200,9 +225,9 @@ class Lower(_OfPair, frozen=True):
     """``metric`` of ``model`` lies below that of ``than``, trial by trial.
 
     Holds if the one-sided Wilcoxon signed-rank test over paired trials gives p < 0.05, fails if
-    p >= 0.5, so that trials do not even lean that way, and is undecided between. With fewer than 5
-    pairs no outcome could hold, so they decide nothing. ``measured`` is the share of trials in
-    which it is lower.
+    the reverse test gives the same p or a smaller one, as trials do not even lean that way then,
+    and is undecided between. With fewer than 5 pairs no outcome could hold, so they decide
+    nothing. ``measured`` is the share of trials in which it is lower.
     """
 
     _digits: ClassVar[int] = 3
@@ -214,7 +239,10 @@ class Lower(_OfPair, frozen=True):
             f"{show(float(b.mean()))}; lower in {result.wins} of {result.n} trials, one-sided "
             f"Wilcoxon p = {show(result.p_value)}."
         )
-        holds = _decide(result.n, result.p_value < SIGNIFICANT, result.p_value >= 0.5)
+        p = result.p_value
+        # Both p-values together are at least 1, so only 0.5 or more can be the larger one.
+        fails = p >= 0.5 and stats.paired_lower(b, a).p_value <= p
+        holds = _decide(result.n, p < SIGNIFICANT, fails)
         return Finding(holds, result.wins / result.n, why, result.n)
 
 
@@ -222,28 +250,33 @@ class Ratio(_OfPair, frozen=True):
     """``metric`` of ``model`` is below (or above) ``bound`` times that of ``than``.
 
     Judged by the geometric mean over paired trials: holds if its whole 95 % interval lies there,
-    fails if none of it does.
+    fails if none of it does. A ratio that is not above 0 has no logarithm and leaves it undecided.
     """
 
     side: Side
     bound: float
 
-    def _find(self, a: Values, b: Values) -> Finding | None:
-        with np.errstate(divide="ignore", invalid="ignore"):
+    def _find(self, a: Values, b: Values) -> Finding:
+        with np.errstate(all="ignore"):
             logs = np.where((a > 0) & (b > 0), np.log(a / b), np.nan)
-        summary = stats.summarise(logs)
-        if not summary.n:
-            return None
+        without = int(np.count_nonzero(~np.isfinite(logs)))
+        of = f"{_METRICS.get(self.metric, self.metric)} of {self.model} over that of {self.than}"
+        wanted = f"wanted {self.side} {show(self.bound)}."
+        if without:
+            why = (
+                f"{of}: {without} of {len(logs)} ratios have no logarithm, so there is no "
+                f"geometric mean; {wanted}"
+            )
+            return Finding(None, math.nan, why, len(logs), more_help=False)
+        summary = stats.summarise(_total(logs, scale=1.0))
         ends = ""
         if summary.ci95 is not None:
             low, high = (show(math.exp(end)) for end in summary.ci95)
             ends = f", 95 % interval {low} to {high}"
         ratio = math.exp(summary.mean)
-        why = (
-            f"{_METRICS.get(self.metric, self.metric)} of {self.model} over that of {self.than}: "
-            f"{show(ratio)} (geometric mean{ends}); wanted {self.side} {show(self.bound)}."
-        )
-        return Finding(_lies(self.side, math.log(self.bound), summary), ratio, why, summary.n)
+        why = f"{of}: {show(ratio)} (geometric mean{ends}); {wanted}"
+        beyond = stats.summarise(_total(logs, -math.log(self.bound), scale=1.0))
+        return Finding(_lies(self.side, 0.0, beyond), ratio, why, summary.n)
 
     def published(self, evidence: Evidence) -> str | None:
         """Return the published ratio."""
@@ -261,10 +294,11 @@ class Difference(_OfPair, frozen=True):
     bound: float
 
     def _find(self, a: Values, b: Values) -> Finding:
-        summary = stats.summarise(a - b)
+        summary = stats.summarise(_total(a, -b))
         mean, means = self._difference(a, b)
         why = f"{means}, {_interval(summary)}; wanted {self.side} {show(self.bound)}."
-        return Finding(_lies(self.side, self.bound, summary), mean, why, summary.n)
+        beyond = stats.summarise(_total(a, -b, -self.bound))
+        return Finding(_lies(self.side, 0.0, beyond), mean, why, summary.n)
 
 
 class Within(_OfPair, frozen=True):
@@ -318,18 +352,20 @@ class MoreVariable(_OfPair, frozen=True):
         a, b = (evidence.values(name, self.metric) for name in (self.model, self.than))
         return None if a is None or b is None else self._find(a, b)
 
-    def _find(self, a: Values, b: Values) -> Finding | None:
+    def _find(self, a: Values, b: Values) -> Finding:
         result = stats.spread_ratio(a, b)
-        if result.ratio is None:
-            return None
+        trials, larger = min(result.n_a, result.n_b), result.std_a > result.std_b
+        if trials < 2:
+            name = self.model if result.n_a < 2 else self.than
+            return Finding(None, math.nan, f"A single trial of {name} has no spread.", trials)
         p = "" if result.p_value is None else f", Brown-Forsythe p = {show(result.p_value)}"
         why = (
             f"Standard deviation {show(result.std_a)} of {self.model}, {show(result.std_b)} of "
             f"{self.than}{p}."
         )
-        trials, larger = min(result.n_a, result.n_b), result.std_a > result.std_b
         holds = _decide(trials, larger and (result.p_value or 0.0) < SIGNIFICANT, not larger)
-        return Finding(holds, result.ratio, why, trials)
+        # Two models without any spread have no ratio.
+        return Finding(holds, math.nan if result.ratio is None else result.ratio, why, trials)
 
     def published(self, evidence: Evidence) -> str | None:
         """Return nothing: published spreads are not kept by metric."""
@@ -360,7 +396,7 @@ class GainsMore(msgspec.Struct, frozen=True):
         if not shared.any():
             return None
         gain, other = (a - b)[shared], (c - d)[shared]
-        summary = stats.summarise(gain - other)
+        summary = stats.summarise(_total(*(column[shared] for column in (a, -b, -c, d))))
         why = (
             f"{self.model} gains {show(float(gain.mean()))} on {self.base}, {self.than} "
             f"{show(float(other.mean()))} on {self.than_base}: difference {show(summary.mean)}, "
@@ -391,14 +427,20 @@ class TrialShare(_OfModel, frozen=True):
     share: float = 0.9
     fewest: int = FEWEST_TRIALS
 
+    def judge(self, evidence: Evidence) -> Finding | None:
+        """Judge the trials of the model; if all of them were lost, none does."""
+        lost = evidence.lost(self.model, self.metric)
+        return super().judge(evidence) if lost is None else self._find(lost, evidence)
+
     def _find(self, values: Values, evidence: Evidence) -> Finding:
         good = values < self.bound if self.side == "below" else values > self.bound
         result = stats.proportion(int(good.sum()), len(values))
         low, high = result.ci95
+        known = values[~np.isnan(values)]
+        median = f"median {show(float(np.median(known)))}" if known.size else "no trial has a value"
         why = (
             f"{self.side.capitalize()} {show(self.bound)} in {result.k} of {result.n} trials "
-            f"({low:.0%} to {high:.0%} with 95 % confidence), wanted in {self.share:.0%}; "
-            f"median {show(float(np.nanmedian(values)))}."
+            f"({low:.0%} to {high:.0%} with 95 % confidence), wanted in {self.share:.0%}; {median}."
             + _misses(evidence.basins_of(self.model), good)
         )
         holds = None if result.n < self.fewest else result.share >= self.share
@@ -472,8 +514,8 @@ class Both(msgspec.Struct, frozen=True):
         if a is None or b is None:
             return None
         second = b.holds if b.holds is None else b.holds != self.negated
-        trials = _fewest_of_open(a, b)
-        return Finding(_all_hold([a.holds, second]), a.measured, f"{a.why} {b.why}", trials)
+        holds, why = _all_hold([a.holds, second]), f"{a.why} {b.why}"
+        return Finding(holds, a.measured, why, *_of_open(holds, a, b))
 
     def published(self, evidence: Evidence) -> str | None:
         """Return what was published about the first."""
@@ -500,7 +542,7 @@ class Every(msgspec.Struct, frozen=True):
         why = " ".join(_with_model(part, finding.why) for part, finding in measured)
         if missing:
             why += f" {missing} of {len(self.parts)} parts have no numbers here."
-        return Finding(holds, share, why, _fewest_of_open(*(finding for _, finding in measured)))
+        return Finding(holds, share, why, *_of_open(holds, *(finding for _, finding in measured)))
 
     def published(self, evidence: Evidence) -> str | None:
         """Return what was published about each."""
@@ -637,7 +679,7 @@ def _judge(
         measured = None if finding.holds is None else is_finite(finding.measured)
         verdict = "undecided" if finding.holds is None else "holds" if finding.holds else "fails"
         if finding.holds is None:
-            needed = _trials_to_decide(claim.predicate, finding.trials, evidence, repeated)
+            needed = _trials_to_decide(claim.predicate, finding, evidence, repeated)
             why += f" About {needed:,} trials like these would decide it." if needed else ""
     return Judgement(
         id="/".join(filter(None, (study, claim.key, variant))),
@@ -654,17 +696,20 @@ def _judge(
 
 
 def _trials_to_decide(
-    predicate: Predicate, trials: int, evidence: Evidence, repeated: Callable[[int], Evidence]
+    predicate: Predicate,
+    undecided: Finding,
+    evidence: Evidence,
+    repeated: Callable[[int], Evidence],
 ) -> int | None:
     """Return the number of trials like these that would decide; None if none is known to."""
-    if trials < _FEWEST_TO_REPEAT:
+    if undecided.trials < _FEWEST_TO_REPEAT or not undecided.more_help:
         return None
     for times in _TIMES:
-        if trials * times > _MOST_TRIALS:
+        if evidence.longest * times > _MOST_TRIALS:
             break
         finding = predicate.judge(repeated(times).on(evidence.variant))
         if finding is not None and finding.holds is not None:
-            return trials * times
+            return undecided.trials * times
     return None
 
 
@@ -696,9 +741,26 @@ def _all_hold(outcomes: Sequence[bool | None]) -> bool | None:
     return False if False in outcomes else None if None in outcomes else True
 
 
-def _fewest_of_open(*findings: Finding) -> int:
-    """Count the trials behind what is open, the fewest first: too few are the plainer reason."""
-    return min((f.trials for f in findings if f.holds is None), default=FEWEST_TRIALS)
+def _of_open(holds: bool | None, *findings: Finding) -> tuple[int, bool]:
+    """Return ``trials`` and ``more_help`` of a finding from those of its parts.
+
+    Trials are those of the undecided part with the fewest: too few trials is the simpler
+    explanation. More of them do not help if all measured parts hold and the others are missing.
+    """
+    undecided = [finding for finding in findings if finding.holds is None]
+    fewest = min((finding.trials for finding in undecided), default=FEWEST_TRIALS)
+    return fewest, holds is not None or any(finding.more_help for finding in undecided)
+
+
+def _total(*terms: Values | float, scale: float = 0.0) -> Values:
+    """Return the sum of terms per trial ``[T]``; rounding of the terms decides no tie or zero.
+
+    ``scale`` is the least size of the numbers that were rounded.
+    """
+    from mahalens.stats.comparisons import without_rounding
+
+    columns = np.stack(np.broadcast_arrays(*terms))
+    return without_rounding(columns.sum(0), np.abs(columns).max(0, initial=scale))
 
 
 def _with_model(part: Predicate, why: str) -> str:

@@ -371,7 +371,7 @@ def measure(config: HybridConfig, job: Job, context: Context) -> dict[str, Measu
         context.look()
         context.report(place / len(names), name)
         measures[name] = _measure_model(config, name, job.trials, sets)
-    return _with_gains(measures, REFERENCE[job.work])
+    return measures
 
 
 def _measure_model(
@@ -420,19 +420,6 @@ def _measure_model(
         curves={"test_accuracy": (epochs, accuracy), "train_loss": (epochs, train_loss)},
         weights=solver.stack.tensors(),
     )
-
-
-def _with_gains(measures: Mapping[str, Measures], reference: str) -> dict[str, Measures]:
-    """Add ``gain``: points of test accuracy more than ReLU units alone have."""
-    if reference not in measures:
-        return dict(measures)
-    than = measures[reference].metrics["test_accuracy"]
-    return {
-        name: replace(
-            measured, metrics={**measured.metrics, "gain": measured.metrics["test_accuracy"] - than}
-        )
-        for name, measured in measures.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -607,8 +594,24 @@ def _percent(marked: Tensor) -> float:
 
 
 def finish(config: HybridConfig, results: Results) -> None:
-    """Warn if networks were still learning when training ended."""
+    """Add gains over ReLU units; warn if networks were still learning when training ended."""
+    results.measures |= _with_gains(results.measures)
     results.cautions += study.still_learning(results.mean("late_gain", lambda m: MODELS[m].label))
+
+
+def _with_gains(measures: Mapping[tuple[str, str], Measures]) -> dict[tuple[str, str], Measures]:
+    """Add ``gain``: points of test accuracy more than ReLU units alone have.
+
+    A model has no gain without them, not even one that an earlier version stored with its trials.
+    """
+    own = {}
+    for (variant, model), measured in measures.items():
+        metrics = {name: values for name, values in measured.metrics.items() if name != "gain"}
+        reference = measures.get((variant, REFERENCE[MIXTURES[model].family]))
+        if reference is not None:
+            metrics["gain"] = metrics[ACCURACY] - reference.metrics[ACCURACY]
+        own[variant, model] = replace(measured, metrics=metrics)
+    return own
 
 
 def _share(model: str) -> float | None:

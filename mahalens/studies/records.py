@@ -85,25 +85,67 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Measures]:
 
 
 def join(pieces: Sequence[Measures]) -> Measures:
-    """Return the trials of several jobs, one after the other; plots are those of the first."""
+    """Return the trials of several jobs, one after the other; plots are those of the first.
+
+    Metrics and curves that a job lacks are NaN for its trials; plots of trials and weights are
+    joined only if all jobs have them.
+    """
     first = pieces[0]
     if len(pieces) == 1:
         return first
 
+    def names_of(part: str) -> list[str]:
+        return list(dict.fromkeys(name for piece in pieces for name in getattr(piece, part)))
+
     def together(part: str) -> dict[str, Tensor]:
-        names = dict.fromkeys(name for piece in pieces for name in getattr(piece, part))
-        return {name: torch.cat([getattr(piece, part)[name] for piece in pieces]) for name in names}
+        every = [getattr(piece, part) for piece in pieces]
+        names = [name for name in names_of(part) if all(name in own for own in every)]
+        return {name: torch.cat([own[name] for own in every]) for name in names}
+
+    def metric(name: str) -> Tensor:
+        like = next(piece.metrics[name] for piece in pieces if name in piece.metrics)
+        return torch.cat(
+            [p.metrics.get(name, like.new_full((p.trials,), math.nan)) for p in pieces]
+        )
+
+    def curve(name: str) -> tuple[Tensor, Tensor]:
+        steps, values = next(piece.curves[name] for piece in pieces if name in piece.curves)
+        return _aligned(
+            [p.curves.get(name, (steps[:0], values.new_empty(p.trials, 0))) for p in pieces]
+        )
 
     return Measures(
-        metrics=together("metrics"),
+        metrics={name: metric(name) for name in names_of("metrics")},
         seconds=sum(piece.seconds for piece in pieces),
-        curves={name: _aligned([piece.curves[name] for piece in pieces]) for name in first.curves},
+        curves={name: curve(name) for name in names_of("curves")},
         plots=first.plots,
         trial_plots=together("trial_plots"),
         weights=together("weights"),
         chain=first.chain,
         columns={n: [v for piece in pieces for v in piece.columns[n]] for n in first.columns},
         statuses=[status for piece in pieces for status in piece.statuses],
+    )
+
+
+def select(measures: Measures, rows: Sequence[int]) -> Measures:
+    """Return the measures of some trials; the time is their share of all.
+
+    Plots belong to the first trial, and are dropped with it.
+    """
+
+    def some(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: values[list(rows)] for name, values in tensors.items()}
+
+    return replace(
+        measures,
+        metrics=some(measures.metrics),
+        seconds=measures.seconds * len(rows) / measures.trials,
+        curves={name: (steps, v[list(rows)]) for name, (steps, v) in measures.curves.items()},
+        plots=measures.plots if 0 in rows else {},
+        trial_plots=some(measures.trial_plots),
+        weights=some(measures.weights),
+        columns={name: [values[row] for row in rows] for name, values in measures.columns.items()},
+        statuses=[measures.statuses[row] for row in rows] if measures.statuses else (),
     )
 
 

@@ -813,6 +813,8 @@ def finish(config: RepresentationConfig, results: Results) -> None:
         base = results.measures.get((pixels, model.replace("relu2", "relu")))
         if not model.startswith("relu2") or "neg" in model or base is None:
             continue
+        if not (measured.trial_plots and base.trial_plots):
+            continue  # pooled with runs that have no arrays: the share stays as it was measured
         dead = measured.trial_plots["output_activity"] == 0
         lost = (dead * base.trial_plots["class_accuracies"] * sizes).nansum(1) / sizes.sum()
         gap = base.values("test_accuracy") - measured.values("test_accuracy")

@@ -53,6 +53,7 @@ from mahalens.studies.records import (
     non_finite,
     pack,
     pack_measures,
+    select,
     unpack_measures,
     weights_file,
     write_records,
@@ -330,8 +331,10 @@ def measure_costs(study: Study[C], config: C, facts: Mapping[str, Any]) -> list[
 
 # --- Pooling ----------------------------------------------------------------------------------
 
-_MAY_DIFFER = ("seed", "trials", "group", "budget", "tensorboard")
+_MAY_DIFFER = ("seed", "trials", "group", "budget", "tensorboard", "shortened")
 _PARTS = ("models", "pixels")  # a run may have some of them, and another the rest
+POOLED_OPTIONS = (*_MAY_DIFFER, *_PARTS)
+"""Options in which runs of one setting may differ."""
 
 
 def pool(
@@ -339,6 +342,7 @@ def pool(
     out: Path,
     *,
     models: Sequence[str] = (),
+    seeds: Sequence[int] = (),
     force: bool = False,
     command: str = "",
 ) -> None:
@@ -353,6 +357,8 @@ def pool(
         folders: finished runs, each with its ``measures.safetensors``.
         out: a new folder for the pooled run.
         models: models to take, all if empty; the others may then have other trials.
+        seeds: seeds whose trials to take, all if empty; every run must have one of them, and some
+            run each of them.
         force: replace a run that ``out`` holds.
         command: what the user typed, for the record.
     """
@@ -372,16 +378,29 @@ def pool(
         measured = [
             _of_models(own, models, place) for own, place in zip(measured, folders, strict=True)
         ]
-    own = _runs_by_model(runs, measured)
-    trials = sum(_trials_of(configs[place]) for place in next(iter(own.values())))
+    if seeds:
+        known = dict.fromkeys(piece.seed for run in runs for piece in run)
+        some = [_of_seeds(*parts, seeds) for parts in zip(runs, measured, folders, strict=True)]
+        if unknown := [seed for seed in seeds if seed not in known]:
+            raise InputError(
+                f"--seeds {unknown[0]}: no run has this seed; give some of "
+                f"{', '.join(map(str, known))}"
+            )
+        runs, measured = [run for run, _ in some], [own for _, own in some]
+    variants = [tuple(map(variant_name, study.variants(config))) for config in configs]
+    own = _runs_by_model(runs, measured, variants)
+    trials = sum(count for place in next(iter(own.values())) for _, count in _drawn(runs[place]))
     united = _united(configs)
     if models:
         united["models"] = tuple(name for name in united["models"] if name in models)
-    config = msgspec.structs.replace(configs[0], trials=trials, budget=None, **united)
+    seed = runs[0][0].seed
+    new = {"trials": trials, "seed": seed, "budget": None, "shortened": (), **united}
+    config = msgspec.structs.replace(configs[0], **new)
     deviations = config.deviations()
     record = msgspec.structs.replace(
         records[0],
         created=now(),
+        seed=seed,
         protocol="scaled" if deviations else "published",
         scaled=deviations,
         command=command or " ".join(sys.argv),
@@ -407,6 +426,30 @@ def _of_models(
     return {key: own for key, own in measured.items() if key[1] in models}
 
 
+def _of_seeds(
+    run: Sequence[Pooled],
+    measured: Mapping[tuple[str, str], Measures],
+    folder: Path,
+    seeds: Sequence[int],
+) -> tuple[list[Pooled], dict[tuple[str, str], Measures]]:
+    """Return the pieces of a run that have these seeds, and the measures of their trials."""
+    drawn = _drawn(run)
+    wanted = [seed in seeds for seed, count in drawn for _ in range(count)]
+    if not any(wanted):
+        raise InputError(f"{folder}: has none of these seeds, only {_seeds(drawn)}")
+    rows = [row for row, take in enumerate(wanted) if take]
+    pieces = [piece for piece in run if piece.seed in seeds]
+    return pieces, {key: select(own, rows) for key, own in measured.items()}
+
+
+def _drawn(run: Sequence[Pooled]) -> list[tuple[int, int]]:
+    """Return seed and number of trials in the order of the trials.
+
+    A pooled run can have several pieces with one seed: the same trials of other models.
+    """
+    return list(dict.fromkeys((piece.seed, piece.trials) for piece in run))
+
+
 def _pieces(record: RunConfig, config: Config) -> list[Pooled]:
     """Return the runs that a run is made of: itself, unless it was pooled before."""
     if record.pooled is not msgspec.UNSET:
@@ -416,26 +459,39 @@ def _pieces(record: RunConfig, config: Config) -> list[Pooled]:
 
 
 def _runs_by_model(
-    runs: Sequence[Sequence[Pooled]], measured: Sequence[Mapping[tuple[str, str], Measures]]
+    runs: Sequence[Sequence[Pooled]],
+    measured: Sequence[Mapping[tuple[str, str], Measures]],
+    variants: Sequence[Sequence[str]],
 ) -> dict[tuple[str, str], list[int]]:
-    """Return which runs have trials of each variant and model; all must have the same ones."""
+    """Return which runs have trials of each variant and model; all must have the same ones.
+
+    ``variants`` are those of each run. If a run has a model and a variant, but no trials of the
+    model on it, the study does not train that model there, and no run needs such trials.
+    """
     places: dict[tuple[str, str], list[int]] = {}
     for place, measures in enumerate(measured):
         for key in measures:
             places.setdefault(key, []).append(place)
     if any(measures.keys() != places.keys() for measures in measured):
-        variants, models = ({key[i]: None for key in places} for i in (0, 1))
-        places = {key: places.get(key, []) for key in product(variants, models)}
-    # A pooled run names a seed for each of its parts.
-    trials = [list(dict.fromkeys((part.seed, part.trials) for part in run)) for run in runs]
+        models = dict.fromkeys(model for _, model in places)
+        every = dict.fromkeys(variant for own in variants for variant in own)
+        never = {
+            (variant, model)
+            for own, measures in zip(variants, measured, strict=True)
+            for variant in own
+            for _, model in measures
+        } - places.keys()
+        wanted = (key for key in product(every, models) if key not in never)
+        places = {key: places.get(key, []) for key in wanted}
+    trials = [_drawn(run) for run in runs]
     first: tuple[str, list[tuple[int, int]]] | None = None
     for (variant, model), own in places.items():
         name, drawn = name_of(model, variant), [pair for place in own for pair in trials[place]]
         seeds = [seed for seed, _ in drawn]
-        if len(set(seeds)) < len(seeds):
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
             raise InputError(
-                f"{name}: the same seed twice has the same trials twice ("
-                f"{_seeds(drawn)}); pool runs with different --seed, or with other models"
+                f"{name}: seed {twice[0]} appears twice, so its trials would be counted twice; "
+                "pool runs with different --seed, or with other models"
             )
         first = first or (name, drawn)
         if drawn != first[1]:
@@ -493,11 +549,17 @@ def _check_pool(
             listed = name in _PARTS and isinstance(value, tuple)
             if name not in _MAY_DIFFER and not listed and value != first:
                 raise InputError(
-                    f"{folder}: --{flag_of(name)} is {value}, but {first} in {folders[0]}; pool "
-                    "runs that differ in --seed, --trials, --models and --pixels alone"
+                    f"{folder}: --{_flag(config, name)} is {value}, but {first} in {folders[0]}; "
+                    "pool runs that differ in --seed, --trials, --models and --pixels alone"
                 )
         if record.inputs != records[0].inputs:
             raise InputError(f"{folder}: its data differ from those of {folders[0]}")
+
+
+def _flag(config: Config, name: str) -> str:
+    """Return the name of an option on the command line."""
+    option = config.options().get(name)
+    return option.named if option is not None and option.named else flag_of(name)
 
 
 def _read_measures(folder: Path) -> dict[tuple[str, str], Measures]:
@@ -539,7 +601,7 @@ def _check_sources(config: Config, out: Path) -> None:
     for name, option in config.options().items():
         value = getattr(config, name)
         if option.file and value is not None and Path(value).resolve() == out.resolve():
-            flag = option.named or flag_of(name)
+            flag = _flag(config, name)
             raise InputError(f"--{flag} and --out are both {out}; give --out another folder")
 
 

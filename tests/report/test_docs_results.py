@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from runs import WITHOUT_VARIANTS, edit, write_run
 
 from mahalens.errors import InputError
+from mahalens.studies.claims import Claim, Lower, every
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "results.py"
 Print = Callable[..., str]
@@ -237,6 +240,66 @@ def test_verdicts_are_counted_by_source() -> None:
     assert counts.startswith(f"{own.count('holds')} hold")
     with pytest.raises(InputError, match="unknown source; give gaussian-results, interpreting"):
         RESULTS["verdict_counts"](["heads-full"], "hearsay")
+
+
+def test_a_claim_counts_once_by_the_run_with_the_most_trials(monkeypatch) -> None:
+    def run(trials: int, verdict: str, **options: object) -> SimpleNamespace:
+        claims = [
+            SimpleNamespace(id=name, source="", data="", verdict=verdict) for name in ("a", "b")
+        ]
+        claims[1].verdict = "not measured" if trials > 5 else verdict
+        return SimpleNamespace(
+            config=SimpleNamespace(study="x", options={"trials": trials, **options}),
+            study=SimpleNamespace(name="x", pools=options.get("pools", True), claims=()),
+            summary=SimpleNamespace(claims=claims),
+            all_trials={},
+        )
+
+    runs = {
+        "few": run(5, "undecided", seed=0, models=["relu", "abs"]),
+        "many": run(10, "holds", seed=1, models=["relu"]),
+        "long": run(10, "fails", epochs=9),
+    }
+    monkeypatch.setitem(RESULTS["verdict_counts"].__globals__, "load", runs.get)
+    assert RESULTS["verdict_counts"](["many", "few"]) == "1 holds, 1 undecided"
+    assert RESULTS["verdict_counts"](["few", "many", "long"]) == "1 holds, 1 fails, 1 undecided"
+    for one in runs.values():
+        one.study.pools = False  # there another seed is another problem
+    assert RESULTS["verdict_counts"](["few", "many"]) == "1 holds, 2 undecided"
+
+
+def test_a_run_without_some_models_does_not_undo_a_verdict(monkeypatch) -> None:
+    faster = Claim("faster", "", every(Lower("loss", name, "relu") for name in ("abs", "square")))
+    models = dict.fromkeys(("relu", "abs", "square"))
+    study = SimpleNamespace(name="x", pools=True, models=models, model=None, claims=(faster,))
+
+    def run(trials: int, verdict: str, *names: str) -> SimpleNamespace:
+        claim = SimpleNamespace(id="x/faster/iris", source="", data="iris", verdict=verdict)
+        return SimpleNamespace(
+            config=SimpleNamespace(study="x", options={"trials": trials, "models": names}),
+            study=study,
+            summary=SimpleNamespace(claims=[claim]),
+            all_trials={"iris": {"loss": {name: {0: 1.0} for name in names}}},
+        )
+
+    runs = {
+        "whole": run(5, "holds", *models),
+        "some": run(10, "undecided", "relu", "abs"),
+        "failed": run(15, "fails", "relu", "abs"),
+        "more": run(20, "undecided", *models),
+    }
+    monkeypatch.setitem(RESULTS["verdict_counts"].__globals__, "load", runs.get)
+    count = RESULTS["verdict_counts"]
+    assert count(["some"]) == "1 undecided"
+    assert count(["whole", "some"]) == count(["some", "whole"]) == "1 holds"
+    assert count(["whole", "failed"]) == "1 fails"  # one part that fails decides
+    assert count(["whole", "more"]) == "1 undecided"
+    parts = every(Lower("loss", f"{name} (iris)", "relu (iris)") for name in ("abs", "square"))
+    study.claims = lambda options: (Claim("faster", "", parts, each=False),)
+    study.config = dict[str, Any]
+    for one in runs.values():  # claims on a whole run name models with their variant
+        one.summary.claims[0].id, one.summary.claims[0].data = "x/faster", ""
+    assert count(["whole", "some"]) == "1 holds"
 
 
 def test_every_figure_of_every_page_can_be_drawn() -> None:

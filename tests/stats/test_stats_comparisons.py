@@ -23,7 +23,12 @@ from mahalens.stats import (
     holm,
     paired_lower,
 )
-from mahalens.stats.comparisons import noncentrality_interval, signed_rank_p
+from mahalens.stats.comparisons import (
+    noncentrality_interval,
+    quarter_differences,
+    signed_rank_p,
+    without_rounding,
+)
 
 # Miles per gallon of the 32 cars of Henderson and Velleman (1981), automatic and manual.
 AUTOMATIC = [
@@ -115,6 +120,67 @@ class TestPairedLower:
         rest = paired_lower([1.0, 0.5], [2.0, 0.0])
         assert some == msgspec.structs.replace(rest, dropped=3)
         assert paired_lower(np.arange(5), np.arange(5) + 1).ci95 is None
+
+
+class TestRounding:
+    # Samples of 1000 that were classified correctly.
+    A = np.array([945, 946, 918, 909, 913, 923, 899, 935, 923, 928])
+    B = np.array([949, 945, 922, 909, 912, 922, 904, 940, 924, 929])
+
+    @pytest.mark.parametrize("per", [3, 10, 1000, 1e9])
+    def test_the_unit_of_the_metric_decides_no_tie(self, per):
+        counts, shares = paired_lower(self.A, self.B), paired_lower(self.A / per, self.B / per)
+        assert counts.p_value == pytest.approx(0.05859375)
+        assert (shares.p_value, shares.wins, shares.ties) == (counts.p_value, 6, 1)
+        assert shares.shift == pytest.approx(counts.shift / per)
+        pairs = (self.A, self.B), (self.A / per, self.B / per)
+        plain, scaled = (compare(*pair).wilcoxon_p for pair in pairs)
+        assert plain == scaled
+        for margin in (1, 3):
+            whole = equivalent(self.A, self.B, margin)
+            part = equivalent(self.A / per, self.B / per, margin / per)
+            assert part.wilcoxon_p == whole.wilcoxon_p
+
+    def test_all_comparisons_agree_that_rounding_is_no_difference(self):
+        a, b = [0.3] * 6, [0.1 + 0.2] * 6
+        result = paired_lower(a, b)
+        assert (result.p_value, result.ties, result.shift) == (1.0, 6, 0.0)
+        assert compare(a, b).wilcoxon_p == 1.0
+
+    @pytest.mark.parametrize("margin", [0.1, 0.2, 0.3, 0.7])
+    def test_differences_at_the_margin_are_not_within_it(self, margin):
+        b = np.arange(1.0, 9.0)
+        for a in (b + margin, b - margin):
+            at = equivalent(a, b, margin)
+            assert (at.verdict, at.preferred_p, at.p_beyond) == ("undecided", 1.0, 1.0)
+            assert equivalent(a, b, margin * 1.0001).verdict == "equivalent"
+            assert equivalent(a, b, margin * 0.9999).verdict == "different"
+
+    def test_real_differences_stay(self):
+        # An error of 1e-3, or a diverged trial, says nothing about the precision of the others.
+        a = np.array([1e-26, 3e-26, 2e-26, 5e-26, 1e-27, 1e-3, 1e12])
+        b = np.array([2e-26, 5e-26, 5e-26, 9e-26, 1e-26, 2e-3, 1e12])
+        np.testing.assert_array_equal(4 * quarter_differences(a, b), a - b)
+        assert (paired_lower(a, b).wins, paired_lower(a, b).ties) == (6, 1)
+        close = 1 + np.arange(20) * 1e-13
+        np.testing.assert_array_equal(4 * quarter_differences(close, 0 * close), close)
+
+    def test_sizes_become_equal_only_if_one_size_is_possible_for_all(self):
+        precise, coarse = 1.0, 1e13  # tolerances of 7e-15 and 0.07
+        differences = np.array([1.0, -1.05, 1.1, 0.05, -2.0])
+        largest = np.array([precise, coarse, precise, coarse, precise])
+        assert without_rounding(differences, largest).tolist() == [1.0, -1.0, 1.1, 0.0, -2.0]
+        assert without_rounding(differences[:0], largest[:0]).size == 0
+
+    @given(whole_pairs, st.integers(1, 1000))
+    def test_differences_of_whole_numbers_keep_their_order(self, pairs, per):
+        a, b = (np.array(values, float) for values in pairs)
+        cleaned, exact = quarter_differences(a / per, b / per), a - b
+        for i, j in itertools.combinations(range(len(a)), 2):
+            assert np.sign(cleaned[i] - cleaned[j]) == np.sign(exact[i] - exact[j])
+            sizes = np.abs(cleaned)
+            assert np.sign(sizes[i] - sizes[j]) == np.sign(abs(exact[i]) - abs(exact[j]))
+        assert not np.signbit(cleaned[cleaned == 0]).any()
 
 
 class TestCompare:

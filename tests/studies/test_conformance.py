@@ -10,15 +10,17 @@ import sys
 import msgspec
 import numpy as np
 import pytest
+import torch
 from filelock import FileLock
 from safetensors.numpy import load_file
 from small_runs import SMALL, Run, Watcher, config_of, go_on, make_run
 
 from mahalens.errors import InputError, Interrupted, RunFolderError
 from mahalens.studies.folder import RunConfig, RunFolder
+from mahalens.studies.records import join, select
 from mahalens.studies.registry import STUDIES, load_study
 from mahalens.studies.run import execute, pool, start
-from mahalens.studies.study import SOURCES, variant_name
+from mahalens.studies.study import SOURCES, Measures, variant_name
 
 VERDICTS = {"holds", "fails", "undecided", "not measured"}
 
@@ -428,6 +430,14 @@ def test_parts_with_the_same_seeds_make_one_run(tmp_path):
     assert {(row["model"], row["trial"]) for row in some.trials} == {
         (model, str(trial)) for model in ("relu", "relu2") for trial in range(4)
     }
+    pool([tmp_path / "both", more], tmp_path / "seeds", models=("relu", "relu2"), seeds=(1, 2))
+    pool([other, more], tmp_path / "same", models=("relu", "relu2"))
+    assert Run(tmp_path / "seeds").numbers() == Run(tmp_path / "same").numbers()
+    assert Run(tmp_path / "seeds").config["seed"] == 1
+    pool([tmp_path / "both"], tmp_path / "first", seeds=(0,))
+    assert Run(tmp_path / "first").numbers() == united.numbers()
+    with pytest.raises(InputError, match="more: has none of these seeds, only trials 1 of seed 2"):
+        pool([united.path, more], tmp_path / "out", seeds=(0, 1))
     with pytest.raises(InputError, match="more: has no model abs; give some of relu, relu2"):
         pool([united.path, more], tmp_path / "out", models=("relu", "abs"))
     shorter = part("shorter", models=("relu2",), trials=1)
@@ -435,7 +445,7 @@ def test_parts_with_the_same_seeds_make_one_run(tmp_path):
         ([*pieces[:2], other], "has trials 2 of seed 0, 1 of seed 1, but"),
         ([pieces[0], shorter], "has trials 2 of seed 0, but"),
         (pieces[1:], "no trials; pool"),
-        ([united.path, pieces[2]], "same seed twice"),
+        ([united.path, pieces[2]], "seed 0 appears twice, so its trials would be counted twice"),
     ):
         with pytest.raises(InputError, match=message):
             pool(runs, tmp_path / "out")
@@ -446,7 +456,7 @@ def test_pooling_refuses_runs_that_do_not_belong_together(finished, tmp_path):
     run, other = finished("init"), finished("hybrid")
     longer = make_run("init", tmp_path / "longer", seed=1, epochs=3)
     refused = [
-        ([run, run], "same seed twice"),
+        ([run, run], "seed 0 appears twice, so its trials would be counted twice"),
         ([run, other], "a run of hybrid, not of init"),
         ([run, longer], "--epochs is 3, but 2"),
         ([finished("gaussian")], "draws its problem from the seed"),
@@ -460,3 +470,96 @@ def test_pooling_refuses_runs_that_do_not_belong_together(finished, tmp_path):
     with pytest.raises(RunFolderError, match=r"has changed|has no measures"):
         pool([longer.path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_metrics_that_compare_models_are_those_of_one_run_after_pooling(tmp_path):
+    def part(name, *models, **options):
+        options = {"models": models, "epochs": 1, "trials": 1, **options}
+        return make_run("hybrid", tmp_path / name, **options).path
+
+    whole = part("whole", "abs-0", "abs-50", seed=1)
+    parts = [part("relu", "abs-0", seed=1), part("half", "abs-50", seed=1)]
+    pool(parts, tmp_path / "united")
+    united, wanted = Run(tmp_path / "united"), Run(whole)
+    assert united.numbers() == wanted.numbers()
+    assert all(row["gain"] for row in united.trials)
+    first = part("first", "abs-0", "abs-50")
+    pool([first, *parts], tmp_path / "both")
+    gains = [row["gain"] for row in Run(tmp_path / "both").of("abs-50")]
+    assert gains == [run.of("abs-50")[0]["gain"] for run in (Run(first), wanted)]
+    pool([first], tmp_path / "alone", models=("abs-50",))  # without anything to gain over
+    assert "gain" not in Run(tmp_path / "alone").trials[0]
+
+
+def test_numbers_that_a_piece_lacks_are_nan():
+    def piece(curve, **metrics):
+        steps = torch.arange(curve)
+        own = {name: torch.tensor(values) for name, values in metrics.items()}
+        curves = {"loss": (steps, torch.ones(2, curve))} if curve else {}
+        return Measures(own, 1.0, curves=curves, trial_plots={name: own[name] for name in metrics})
+
+    first, second = piece(0, a=[1.0, 2.0]), piece(3, a=[3.0, 4.0], b=[5.0, 6.0])
+    for pieces in ((first, second), (second, first)):
+        joined = join(pieces)
+        (steps, losses), start = joined.curves["loss"], 2 * (pieces[0] is first)
+        assert steps.tolist() == [0, 1, 2]
+        known = torch.zeros(4, dtype=torch.bool)
+        known[start : start + 2] = True
+        assert losses.isfinite().all(1).tolist() == known.tolist()
+        assert joined.metrics["b"].isfinite().tolist() == known.tolist()
+        assert joined.metrics["a"].isfinite().all()
+        assert set(joined.trial_plots) == {"a"}
+
+
+def test_plots_are_dropped_with_the_trial_that_they_show():
+    own = Measures({"a": torch.arange(3.0)}, 1.0, plots={"weight": torch.ones(2)})
+    assert select(own, [0, 2]).plots
+    assert not select(own, [1, 2]).plots
+
+
+def test_seeds_of_a_pooled_run(tmp_path):
+    options = {"data": ("2d-apart-stretched",), "models": ("abs-classes",), "epochs": 1}
+    paths = [
+        make_run("clusters", tmp_path / str(seed), seed=seed, trials=1, **options).path
+        for seed in (0, 1)
+    ]
+    pool(paths, tmp_path / "both")
+    arrays = {}
+    for seed in (0, 1):
+        pool([tmp_path / "both"], tmp_path / f"only-{seed}", seeds=(seed,))
+        assert Run(tmp_path / f"only-{seed}").numbers() == Run(paths[seed]).numbers()
+        wanted = load_file(paths[seed] / "plots.safetensors")
+        arrays[seed] = load_file(tmp_path / f"only-{seed}" / "plots.safetensors")
+        assert all(np.array_equal(array, wanted[name]) for name, array in arrays[seed].items())
+    assert "plane/abs-classes/weight" in arrays[0]
+    assert "plane/abs-classes/weight" not in arrays[1]  # the pooled run has that of seed 0 alone
+    with pytest.raises(InputError, match="--seeds 7: no run has this seed; give some of 0, 1"):
+        pool([tmp_path / "both"], tmp_path / "out", seeds=(0, 7))
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_that_a_budget_cut_are_pooled(tmp_path):
+    paths = []
+    for trials in (1, 2):
+        note = f"budget of 60 s: trials cut from 20 to {trials}"
+        options = {"models": ("abs-0",), "epochs": 1, "shortened": (note,)}
+        run = make_run("hybrid", tmp_path / note, seed=trials, trials=trials, **options)
+        assert note in run.config["scaled"]
+        paths.append(run.path)
+    pool(paths, tmp_path / "both")
+    both = Run(tmp_path / "both")
+    assert both.config["options"]["trials"] == 3
+    assert both.config["options"]["shortened"] == []
+    assert "trials: 3 instead of 20" in both.config["scaled"]
+    assert not [line for line in both.config["scaled"] if "cut from" in line]
+
+
+def test_options_that_differ_go_by_their_flag(tmp_path):
+    record = {"study": "perturbation", "torch": "", "created": "", "seed": 0, "device": "cpu"}
+    record |= {"threads": 1, "protocol": "scaled", "scaled": [], "command": ""}
+    for name in ("one", "other"):
+        options = msgspec.to_builtins(config_of("perturbation")) | {"networks": name}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(record | {"options": options}))
+    with pytest.raises(InputError, match="other: --from is other, but one in"):
+        pool([tmp_path / "one", tmp_path / "other"], tmp_path / "out")

@@ -17,7 +17,7 @@ from mahalens.studies import hybrid as study
 from mahalens.studies.networks import curve_metrics as of_curve
 from mahalens.studies.run import Context
 from mahalens.studies.samples import samples_of
-from mahalens.studies.study import Job
+from mahalens.studies.study import Job, Results
 from mahalens.train import Batches
 
 EPOCHS = 3
@@ -114,7 +114,10 @@ def measured():
     models = f"{wide} {narrow}".split()
     config = make(data=["iris"], epochs=EPOCHS, trials=2, models=models)
     jobs_ = [Job("iris", family, 0, 2) for family in study.REFERENCE]
-    return {m: own for job in jobs_ for m, own in study.measure(config, job, Context()).items()}
+    measures = {m: own for j in jobs_ for m, own in study.measure(config, j, Context()).items()}
+    results = Results({("iris", m): own for m, own in measures.items()}, {})
+    study.finish(config, results)
+    return {model: own for (_, model), own in results.measures.items()}
 
 
 @pytest.mark.slow
@@ -156,8 +159,9 @@ def test_metrics_of_curves_and_gains(measured):
         assert torch.equal(accuracy[:, -1].double(), own.metrics["test_accuracy"])
         loss = own.curves["train_loss"][1][:, -1].double()
         assert torch.equal(loss, own.metrics["train_loss"])
-    alone = study.measure(make(data=["iris"], epochs=1, models=["narrow-100"]), *job())
-    assert "gain" not in alone["narrow-100"].metrics
+    alone = Results({("iris", "narrow-100"): measured["narrow-100"]}, {})
+    study.finish(make(), alone)
+    assert "gain" not in alone.measures["iris", "narrow-100"].metrics
 
 
 def job(family="narrow"):

@@ -29,13 +29,14 @@ from mahalens.studies.representation import (
     RepresentationConfig,
     axis_cosine,
     choose_models,
+    finish,
     measure,
     prototype_metrics,
     published_value,
     text_of,
 )
 from mahalens.studies.run import Context
-from mahalens.studies.study import Job
+from mahalens.studies.study import Job, Measures, Results
 from mahalens.train import TrialStack, stack
 from mahalens.train.compiled import why_not
 
@@ -597,3 +598,15 @@ def test_trials_that_run_away_are_counted_and_left_out(tmp_path):
     assert not (run.path / "comparisons.csv").exists()
     arrays = load_file(run.path / "plots.safetensors")
     assert all(array.isfinite().all() for name, array in arrays.items() if "latent" in name)
+
+
+def test_trials_without_arrays_keep_the_share_that_dead_outputs_have():
+    numbers = {
+        name: torch.tensor([1.0, 2.0])
+        for name in ("test_accuracy", "late_gain", "dead_outputs_start", "gap_from_dead")
+    }
+    measures = {("raw", model): Measures(numbers, 1.0) for model in ("relu", "relu2")}
+    results = Results(measures, {})
+    finish(make(models=("relu", "relu2"), pixels=("raw",), trials=2), results)
+    assert results.measures["raw", "relu2"].values("gap_from_dead").tolist() == [1, 2]
+    assert results.evidence["raw", "untrained relu2", "dead_outputs"].tolist() == [1, 2]

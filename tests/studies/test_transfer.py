@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from small_runs import Run, make_run
 from torch import nn
 from torch.nn import functional
 
@@ -16,7 +17,7 @@ from mahalens.errors import InputError
 from mahalens.nn import Abs, OffsetL2
 from mahalens.studies import transfer as study
 from mahalens.studies.claims import Every
-from mahalens.studies.run import Context
+from mahalens.studies.run import Context, pool
 from mahalens.studies.run import start as start_run
 from mahalens.studies.samples import whole_set
 from mahalens.studies.study import Job
@@ -349,6 +350,23 @@ def test_features_of_kernels():
     own, other = study.features_of(x, test_x, (2, 12), 4, torch.Generator().manual_seed(0))
     assert own.mean(0).abs().max() < 1e-5
     assert other.shape == (5, 8)
+
+
+def test_models_of_sequences_need_no_trials_on_tables_to_be_pooled(series, tmp_path):
+    def part(name, *models):
+        options = {"data": ("iris", series), "models": models, "epochs": 1, "trials": 1}
+        return make_run("transfer", tmp_path / name, **options)
+
+    whole = part("whole", "knn", "dtw")
+    for order in (("knn", "dtw"), ("dtw", "knn")):
+        runs = [part("-".join((*order, name)), name).path for name in order]
+        pool(runs, tmp_path / order[0])
+        united = Run(tmp_path / order[0])
+        rows = [(row["model"], row["data"], row["test_accuracy"]) for row in united.trials]
+        assert sorted(rows) == sorted(
+            (row["model"], row["data"], row["test_accuracy"]) for row in whole.trials
+        )
+        assert [row["data"] for row in united.trials] == [row["data"] for row in whole.trials]
 
 
 def test_every_model_of_sequences(series):
