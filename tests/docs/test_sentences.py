@@ -101,7 +101,7 @@ def readme() -> list[str]:
 
 def rescued_digits() -> list[str]:
     """Return the mean accuracies of ReLU2-Neg on digits, with and without a dead output."""
-    path = RUNS / "representation-digits" / "trials.csv"
+    path = RUNS / "digits-primary" / "trials.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "relu2-neg"]
     return [
@@ -118,18 +118,25 @@ def rescued_digits() -> list[str]:
     ]
 
 
+def trials(run: str, trial: str) -> list[dict[str, str]]:
+    """Return the lines of one trial of a run."""
+    with (RUNS / run / "trials.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["trial"] == trial]
+
+
 def representation() -> list[str]:
     raw, normalised = Run("table1-raw", "raw"), Run("table1-normalised", "normalised")
     code = Run("representation-code", "normalised")
     offset, heads = Run("offset-raw", "raw"), ("relu-l2-neg", "abs-l2-neg", "linear-l2-neg")
-    digits = [Run("representation-digits", pixels) for pixels in ("normalised", "raw")]
+    digits = [Run("digits-primary", pixels) for pixels in ("normalised", "raw")]
+    heads_on_digits = Run("representation-digits", "raw")
     behind = {
         f"{run.mean('relu', 'test_accuracy') - run.mean('relu2', 'test_accuracy'):.0f}"
         for run in digits
     }
     rescued = [run.mean("relu2-neg", "test_accuracy") for run in digits]
-    of_alpha = [digits[1].mean(model, "lost_without_alpha") for model in heads]
-    of_mu = max(digits[1].mean(model, "lost_without_mu") for model in heads)
+    of_alpha = [heads_on_digits.mean(model, "lost_without_alpha") for model in heads]
+    of_mu = max(heads_on_digits.mean(model, "lost_without_mu") for model in heads)
     without_mu, without_alpha, reached = (
         [offset.mean(model, metric) for model in heads]
         for metric in ("lost_without_mu", "lost_without_alpha", "test_accuracy")
@@ -156,7 +163,13 @@ def representation() -> list[str]:
         for claim in normalised.summary["claims"]
         if claim["verdict"] != "not measured" and "ReLU2 fails: more than 20" in claim["statement"]
     ]
+    first = {row["model"]: float(row["test_accuracy"]) for row in trials("table1-raw", "0")}
+    biased = {row["model"]: float(row["test_accuracy"]) for row in trials("table3-raw", "0")}
+    moved = max(abs(biased[f"{model}-bias"] - first[model]) for model in first)
     return [
+        f"within {moved:.1f} points of its twin without one, ReLU2 at {biased['relu2-bias']:.1f} "
+        f"and {first['relu2']:.1f} %",
+        f"its trials spread over {relu2['max'] - relu2['min']:.0f} points",
         f"every published mean lies {'in the 95 % interval' * inside} of our "
         f"{WORDS[relu['n']]} trials",
         raw.verdicts,
@@ -194,6 +207,13 @@ def representation() -> list[str]:
         ),
         f"With both, ReLU2 falls {' and '.join(behind)} points behind ReLU",
         f"{rescued[0]:.1f} % (normalised) and {rescued[1]:.1f} % (raw) on average",
+        "dead ones rise from {:.1f} to {:.1f} % (raw) and from {:.1f} to {:.1f} % (norm".format(
+            *(
+                run.mean("relu2", f"dead_outputs{when}")
+                for run in reversed(digits)
+                for when in ("_start", "")
+            )
+        ),
         f"μ at 0 costs at most {of_mu:.1f} points, α at 1 costs {min(of_alpha):.0f} to "
         f"{max(of_alpha):.0f}",
         f"at a cosine of {offset.mean('linear-l2-neg', 'axis_cosine'):.2f}, before training "
