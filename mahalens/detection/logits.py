@@ -103,6 +103,12 @@ class Energy(_Logits):
         return -temperature * (logits / temperature).logsumexp(1)
 
 
+def _odds_against(logits: Tensor) -> Tensor:
+    """Return ``(1 − p) / p`` [N] of the largest probability p, to full precision near p = 1."""
+    largest, places = logits.max(1, keepdim=True)
+    return (logits - largest).exp().scatter(1, places, 0.0).sum(1)
+
+
 class MaxSoftmax(_Logits):
     """Largest probability of the softmax: ``score = −log max_l p_l``.
 
@@ -120,9 +126,7 @@ class MaxSoftmax(_Logits):
 
     def from_logits(self, logits: Tensor) -> Tensor:
         """Return the score [N] of logits [N, L]."""
-        largest, places = logits.max(1, keepdim=True)
-        others = (logits - largest).exp().scatter(1, places, 0.0)
-        return others.sum(1).log1p()
+        return _odds_against(logits).log1p()
 
 
 class MaxLogit(_Logits):
@@ -151,7 +155,8 @@ class GEN(_Logits):
         score = Σ_{i ≤ top} p_i^γ (1 − p_i)^γ
 
     Liu et al. 2023, *GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection*: γ =
-    0.1, top = 100 (all, if there are fewer). Logits as in :class:`Energy`.
+    0.1, top = 100 (all, if there are fewer). 1 − p₁ is the sum of the other probabilities, which
+    keeps the digits where p₁ is near 1. Logits as in :class:`Energy`.
 
     >>> z = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
     >>> detector = GEN(gamma=0.5).fit_features(z, logits=3 * z)
@@ -171,11 +176,10 @@ class GEN(_Logits):
         tiny = torch.finfo(logits.dtype).tiny
         shares = logits.softmax(1)
         shares = shares.topk(min(self.options["top"], shares.shape[1]), 1).values
-        return (
-            (shares.clamp(min=tiny) * (1 - shares).clamp(min=tiny))
-            .pow(self.options["gamma"])
-            .sum(1)
-        )
+        odds = _odds_against(logits)[:, None]
+        rests = torch.cat([odds / (1 + odds), 1 - shares[:, 1:]], 1)
+        terms = shares.clamp(min=tiny) * rests.clamp(min=tiny)
+        return terms.pow(self.options["gamma"]).sum(1)
 
 
 class ViM(_Logits):

@@ -131,6 +131,16 @@ def test_tight_classes_export_in_both_precisions() -> None:
 # --- Logits -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("gap", [1.0, 10.0, 17.0, 30.0, 60.0])
+def test_gen_keeps_its_digits_where_the_softmax_is_sure(gap: float) -> None:
+    detector = METHODS["gen"]().fit_features(draw(200, 2), logits=draw(200, 3))
+    logits = torch.tensor([[gap, 0.0, -1.0]])
+    p = np.exp(logits[0].double().numpy())
+    rests = np.array([p[1] + p[2], p[0] + p[2], p[0] + p[1]]) / p.sum()
+    score = float(detector.score_features(torch.zeros(1, 2), logits=logits))
+    assert score == pytest.approx(((p / p.sum() * rests) ** 0.1).sum(), rel=1e-6)
+
+
 def test_max_softmax_keeps_the_order_of_the_surest_samples() -> None:
     logits = torch.tensor([[30.0, 16, 0], [30, 15, 0], [30, 14, 0], [0, 0, 0], [-5, 99, -700]])
     scores = METHODS["max-softmax"]().fit_features(draw(200, 2), logits=draw(200, 3))
