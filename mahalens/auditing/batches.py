@@ -180,9 +180,14 @@ class DataBatches:
         labels = None
         if isinstance(item, Mapping):  # a dict, or what a tokenizer returns
             kwargs = {key: _as_tensor(value) for key, value in item.items()}
+            note: tuple[str, ...] = ()
             for key in ("labels", "label"):
                 value = kwargs.pop(key, None)
                 labels = _labels(value) if labels is None else labels
+                if value is not None and labels is None and self.labelled:
+                    note = (_no_classes(f"{key!r}", value),)
+            if labels is None and note:
+                self._no_labels = note
             batch = Batch((), kwargs, labels, start)
         else:
             parts = list(item) if isinstance(item, list | tuple) else [item]
@@ -190,7 +195,7 @@ class DataBatches:
                 labels = _labels(parts[-1])
                 # A float target of a regression goes to no model as an argument.
                 if labels is None and len(parts) == 2 and self.labelled:
-                    self._no_labels = (_no_classes(parts[-1]),)
+                    self._no_labels = (_no_classes("the second part", parts[-1]),)
                 parts = parts[:-1] if labels is not None or len(parts) == 2 else parts
             batch = Batch(tuple(parts), {}, labels, start)
         if not any(True for _ in tensors_in((batch.args, batch.kwargs))):
@@ -324,12 +329,10 @@ def _ends_in_labels(arrays: Sequence[Any]) -> bool:
     return len(arrays) > 1 and last.ndim == 1 and _labels(last) is not None and first.ndim > 0
 
 
-def _no_classes(target: Any) -> str:
+def _no_classes(name: str, target: Any) -> str:
     """Return a note on a target that is not read."""
     shape = f"{target.dtype} {list(target.shape)}" if isinstance(target, Tensor) else "no tensor"
-    return (
-        f"the second part of a batch ({shape}) is not read as classes, which are whole numbers [B]"
-    )
+    return f"{name} of a batch ({shape}) is not read as classes, which are whole numbers [B]"
 
 
 def _labels(value: Any) -> Tensor | None:

@@ -22,6 +22,15 @@ def test_targets_that_are_no_classes_are_named(target):
     assert any(f"{target.dtype} {list(target.shape)}" in note for note in record.notes)
 
 
+@pytest.mark.parametrize("key", ["label", "labels"])
+def test_targets_in_a_dict_that_are_no_classes_are_named(key):
+    record = mahalens.audit(small(), [{"input": X, key: Y.float()}])
+    assert any(f"'{key}' of a batch (torch.float32 [30]) is not" in note for note in record.notes)
+    record = mahalens.audit(small(), [{"input": X, "labels": Y.float(), "label": Y}])
+    assert record.notes == ()
+    assert record.data.counts == (10, 10, 10)
+
+
 def test_labels_and_targets_left_alone_on_purpose_need_no_word():
     assert mahalens.audit(small(), (X, Y)).notes == ()
     assert mahalens.audit(small(), (X, Y.float()), labelled=False).notes == ()

@@ -32,8 +32,9 @@ NAMES = [(x, "one" if y else "zero") for x, y in zip(X, Y, strict=True)]
         ((X, Y.float()), r"torch.float32 \[200\]"),
         ((X, torch.eye(2).long()[Y]), r"torch.int64 \[200, 2\]"),
         (DataLoader(NAMES, 50, shuffle=True), "no tensor"),
+        ([{"input": X, "labels": Y.float()}], r"'labels' of a batch \(torch.float32 \[200\]\)"),
     ],
-    ids=["floats", "one-hot", "names"],
+    ids=["floats", "one-hot", "names", "dict"],
 )
 def test_labels_that_cannot_be_read_are_ignored_with_one_warning(data, shape) -> None:
     with pytest.warns(UserWarning, match=f"labels are ignored: .*{shape}.* not read") as caught:
