@@ -103,18 +103,23 @@ class Paths:
             except Exception as error:  # forward passes fail in any way when given proxies
                 self.reason = " ".join(str(error).split())[:120] or type(error).__name__
 
-    def find(self, layer: str, reader: str) -> Path | str:
-        """Return the path between two layers, or why there is none that can be relied on."""
+    def find(self, layer: str, reader: str | None) -> Path | str:
+        """Return the path between two layers, or why there is none that can be relied on.
+
+        The reader is None where the audit saw no layer that alone reads the output; the reason is
+        then the first obstacle on the way.
+        """
         inside = self._in_transformer(layer, reader)
         if not self.nodes and not inside:
             return f"the forward pass cannot be followed ({self.reason})"
         read = [f"{node.target}." for node in self.nodes if node.op == "get_attr"]
-        for name in () if inside else (layer, reader):
+        names = [layer] if reader is None else [layer, reader]
+        for name in () if inside else names:
             if len(self._calls({name})) != 1:
                 return f"{name} is not called as a module exactly once in the forward pass"
             if any(target.startswith(f"{name}.") for target in read):
                 return f"the parameters of {name} are also used outside of it"
-        for name in (layer, reader):
+        for name in names:
             if name not in self.shapes:
                 return f"{name} is not called on the first samples of the data"
         output = self.shapes[layer][1]
@@ -130,10 +135,12 @@ class Paths:
             node = users[0]
             if node.op == "output":
                 return "it is part of the model's own output"
+            if len(node.all_input_nodes) > 1 and node.args[:1] != (before,):
+                return f"{node.name} combines its output with other tensors"
             if node.all_input_nodes.count(before) != 1 or node.args[:1] != (before,):
                 return f"{node.name} reads it in a way that is not known"
             if node.op == "call_module" and node.target == reader:
-                return self._misread(reader, path) or path
+                return self._misread(str(reader), path) or path
             fault = self._step(node, path)
             if fault:
                 return fault
@@ -178,7 +185,9 @@ class Paths:
             ends: Any = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))
             ends |= node.kwargs
             return path.flatten(ends.get("start_dim", 0), ends.get("end_dim", -1))
-        elif not (alone and name in UNCHANGED):
+        elif not alone:
+            return f"{name} combines its output with other tensors"
+        elif name not in UNCHANGED:
             return f"{name} reads its output"
         return ""
 
@@ -203,6 +212,8 @@ class Paths:
             return path.pool(module, int(kind[-2]))
         elif isinstance(module, nn.Flatten):
             return path.flatten(module.start_dim, module.end_dim)
+        elif isinstance(module, _PLAIN):  # the audit saw another reader, too
+            return "its activations are not read by one plain Linear or convolution alone"
         elif not isinstance(module, nn.Identity | nn.modules.dropout._DropoutNd):
             return f"{name}, a {kind}, reads its output"
         return ""
@@ -212,7 +223,7 @@ class Paths:
         names = {name for name, other in everywhere if other is module}
         return len(names) == 1 and len(self._calls(names)) == 1
 
-    def _in_transformer(self, layer: str, reader: str) -> bool:
+    def _in_transformer(self, layer: str, reader: str | None) -> bool:
         """Return whether the two are the feed-forward part of a transformer layer of torch."""
         path, _, first = layer.rpartition(".")
         if first != "linear1" or reader != f"{path}.linear2".lstrip("."):
@@ -483,7 +494,7 @@ class Planner:
         if layer.calls != 1:
             return f"it is used {layer.calls} times in a forward pass"
         if layer.feeds is None:
-            return "its activations are not read by one plain Linear or convolution alone"
+            return self._paths.find(layer.name, None)
         reader = self.layers.get(layer.feeds)
         if reader is None or reader.calls != 1:
             return f"{layer.feeds} reads other things too"
