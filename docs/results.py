@@ -99,7 +99,10 @@ def load(name: str) -> RunRecords:
 
 
 def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str]) -> RunRecords:
-    """Return the records of some models and metrics; refuse names that the run does not have."""
+    """Return the records of some models and metrics; refuse names that the run does not have.
+
+    Claims are left out if they name none of the models.
+    """
     there = {row.model for row in records.summary.rows}, {r.metric for r in records.summary.rows}
     for names, known in zip((models, metrics), there, strict=True):
         if unknown := [name for name in names if name not in known]:
@@ -114,6 +117,11 @@ def narrowed(records: RunRecords, models: Sequence[str], metrics: Sequence[str])
                 c
                 for c in summary.comparisons
                 if {split_name(name)[0] for name in (c.a, c.b)} <= set(models)
+            ],
+            claims=[
+                claim
+                for claim in summary.claims
+                if any(own in models for own, _ in claimed_models(records, claim).values())
             ],
         )
         keep = {
@@ -362,11 +370,6 @@ def verdict_counts(runs: Sequence[str], source: str = "") -> str:
 
 def missing_models(records: RunRecords, judgement: Judgement) -> list[str]:
     """Return the models that a claim compares and that have no numbers in a run."""
-    study, variant = records.study, judgement.data
-    listed = study.claims
-    if callable(listed):
-        options = upgrade_options(records.config.options)
-        listed = listed(msgspec.convert(options, study.config))
     there = {
         (model, place)
         for place, metrics in records.all_trials.items()
@@ -374,15 +377,24 @@ def missing_models(records: RunRecords, judgement: Judgement) -> list[str]:
         for model in models
     }
     there |= {(model, "") for model, _ in there}  # a claim on a whole run may name no variant
-    missing = []
+    return [name for name, at in claimed_models(records, judgement).items() if at not in there]
+
+
+def claimed_models(records: RunRecords, judgement: Judgement) -> dict[str, tuple[str, str]]:
+    """Return model and variant of each name that a claim compares."""
+    study, variant = records.study, judgement.data
+    listed = study.claims
+    if callable(listed):
+        options = upgrade_options(records.config.options)
+        listed = listed(msgspec.convert(options, study.config))
+    places = {}
     for claim in listed:
         if "/".join(filter(None, (study.name, claim.key, variant))) == judgement.id:
             for name in models_of(claim.predicate):
                 model, place = (name, variant) if variant else split_name(name)
-                is_model = model in study.models or (study.model and study.model(model))
-                if is_model and (model, place) not in there:  # others are made of several models
-                    missing.append(name)
-    return missing
+                if model in study.models or (study.model and study.model(model)):
+                    places[name] = (model, place)  # others are made of several models
+    return places
 
 
 def models_of(predicate: Predicate) -> list[str]:

@@ -232,6 +232,17 @@ def test_every_table_of_every_page_can_be_made() -> None:
             assert {RESULTS["load"](name).config.study for name in names} == {studies[page.stem]}
 
 
+def test_claims_of_some_models_are_those_that_name_one() -> None:
+    run = RESULTS["load"]("representation-digits")
+
+    def keys(*models: str) -> set[str]:
+        claims = RESULTS["narrowed"](run, models, ()).summary.claims
+        return {claim.id.split("/")[1] for claim in claims}
+
+    assert keys() > keys("relu-l2-neg") > {"l2-removes-the-gap"}
+    assert "abs2-neg-is-worse" in keys("abs2") - keys("relu-l2-neg")
+
+
 def test_verdicts_are_counted_by_source() -> None:
     claims = RESULTS["load"]("heads-full").summary.claims
     own = [c.verdict for c in claims if c.source.startswith("Interpreting Neural Networks")]
