@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -62,6 +63,14 @@ class Run:
             if (line["a"], line["b"], line["metric"]) == (a + in_group, b + in_group, metric)
         ]
         return line
+
+    def largest_change(self, a: str, b: str, metric: str) -> float:
+        """Return how far apart two models are in the trial where they differ most, rounded up."""
+        with (RUNS / self.name / "trials.csv").open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        first, second = ([float(row[metric]) for row in lines if row["model"] == m] for m in (a, b))
+        apart = max(abs(one - two) for one, two in zip(first, second, strict=True))
+        return math.ceil(10 * round(apart, 6)) / 10
 
     @property
     def verdicts(self) -> str:
@@ -118,12 +127,6 @@ def rescued_digits() -> list[str]:
     ]
 
 
-def trials(run: str, trial: str) -> list[dict[str, str]]:
-    """Return the lines of one trial of a run."""
-    with (RUNS / run / "trials.csv").open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["trial"] == trial]
-
-
 def representation() -> list[str]:
     raw, normalised = Run("table1-raw", "raw"), Run("table1-normalised", "normalised")
     code = Run("representation-code", "normalised")
@@ -163,12 +166,15 @@ def representation() -> list[str]:
         for claim in normalised.summary["claims"]
         if claim["verdict"] != "not measured" and "ReLU2 fails: more than 20" in claim["statement"]
     ]
-    first = {row["model"]: float(row["test_accuracy"]) for row in trials("table1-raw", "0")}
-    biased = {row["model"]: float(row["test_accuracy"]) for row in trials("table3-raw", "0")}
-    moved = max(abs(biased[f"{model}-bias"] - first[model]) for model in first)
+    twins = Run("table3-raw", "raw")
+    moved, dead_moved = (
+        {model: twins.largest_change(f"{model}-bias", model, metric) for model in accuracy}
+        for metric in ("test_accuracy", "dead_outputs")
+    )
     return [
-        f"within {moved:.1f} points of its twin without one, ReLU2 at {biased['relu2-bias']:.1f} "
-        f"and {first['relu2']:.1f} %",
+        f"own size, raw pixels, {WORDS[twins.trials('relu-bias')]} trials",
+        f"every trial ends within {max(moved.values())} points of its twin's, ReLU2 within "
+        f"{moved['relu2']} and with the {'same' * (dead_moved['relu2'] == 0)} dead outputs",
         f"its trials spread over {relu2['max'] - relu2['min']:.0f} points",
         f"every published mean lies {'in the 95 % interval' * inside} of our "
         f"{WORDS[relu['n']]} trials",
