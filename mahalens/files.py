@@ -75,8 +75,9 @@ def fingerprint_of(content: bytes) -> Fingerprint:
 def fingerprint(path: Path) -> Fingerprint:
     """Return the fingerprint of a file, of its unpacked content if its name ends in ``.gz``.
 
-    The file is read in blocks, and again only after it has changed. The fingerprint of a folder
-    covers names and contents of all files below it.
+    A file that a browser unpacked under its old name is read as it is. Files are read in blocks,
+    and again only after they have changed. The fingerprint of a folder covers names and contents of
+    all files below it.
     """
     if path.is_dir():
         below = sorted(file for file in path.rglob("*") if file.is_file())
@@ -91,12 +92,14 @@ def fingerprint(path: Path) -> Fingerprint:
 def _fingerprint(path: Path, *version: int) -> Fingerprint:
     del version  # distinguishes a changed file from the one that was read before
     digest, length = hashlib.sha256(), 0
-    packed = path.suffix == ".gz"
     try:
-        with open_file(path) as raw, gzip.open(raw) if packed else raw as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-                length += len(block)
+        with open_file(path) as raw:
+            packed = path.suffix == ".gz" and raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.open(raw) if packed else raw as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+                    length += len(block)
     except (EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be unpacked ({error})") from None
     return Fingerprint(digest.hexdigest(), length)

@@ -67,6 +67,8 @@ def detect(model: str | None, trust: bool, weights: Path | None, out: Path, **op
     """
     if model is None and (weights is not None or trust or options["layer"]):
         raise InputError("--weights, --trust and --layer belong to a MODEL; name one first")
+    if options["seed"] >= 2**63:
+        raise InputError(f"--seed {options['seed']}: give a whole number of at most {2**63 - 1}")
     from mahalens.auditing.recognise import recognise_model
     from mahalens.data.backbones import BACKBONES
     from mahalens.report.detection import require_free

@@ -315,9 +315,10 @@ def _installed(source: Source, name: str, work: Path, display: Display) -> Offer
 def _folder(source: Source, name: str, work: Path, display: Display) -> Offer:
     path, published = Path(source.at), PUBLISHED[name]
     archive = published.source("archive")
-    if path.is_file() and published.packed:
+    is_file = os.path.isfile(path)  # which, unlike Path.is_file, raises for no name
+    if is_file and published.packed:
         return _whole(path, name)
-    if path.is_file() and (archive or (name == GROUP and path.suffix == ".whl")):
+    if is_file and (archive or (name == GROUP and path.suffix == ".whl")):
         return _known_archive(path, name, archive)
     faults = []
     for folder in (path, *(path / below for below in published.below_root)):

@@ -418,11 +418,30 @@ def _labelled(file: Path, arrays: dict[str, Tensor]) -> LabelledData:
     flat, flat_test = (part.flatten(1).to(torch.float32) for part in (x, test_x))
     if flat.isinf().any() and not torch.isinf(x).any():
         raise InputError("x has values too large for float32; divide them by a common number")
+    _require_precision(x.flatten(1), flat)
     largest = 255.0 if x.dtype == torch.uint8 else float(flat.abs().max())
     if largest == 0:
         raise InputError("x has nothing but zeros; give samples that differ")
     image_shape = shape if len(shape) > 1 else None
     return LabelledData(file.stem, flat, y, flat_test, test_y, image_shape, largest, source)
+
+
+def _require_precision(x: Tensor, flat: Tensor) -> None:
+    """Refuse x [N, D] if float32 makes values of a feature equal that differ, such as time stamps.
+
+    As in :func:`~mahalens.data.dataset.standardise`, less than 1e-9 of the size is rounding.
+    """
+    low, high = x.amin(0).double(), x.amax(0).double()
+    spread, size = high - low, torch.maximum(low.abs(), high.abs())
+    narrow = ((spread > 1e-9 * size) & (spread < 1e-6 * size)).nonzero().squeeze(1)
+    error = (flat[:, narrow].double() - x[:, narrow].double()).abs().amax(0)
+    lost = narrow[error > 0.01 * spread[narrow]]
+    if len(lost):
+        at = int(lost[0])
+        raise InputError(
+            f"x has values from {low[at]:.12g} to {high[at]:.12g} in feature {at}, too close for "
+            f"float32 to tell apart; subtract the mean of each feature"
+        )
 
 
 def fifth_for_test(count: int) -> tuple[Tensor, Tensor]:
@@ -569,11 +588,10 @@ def _folder_samples(
 ) -> Samples:
     try:
         images = _find_images(path)
-    except InputError as error:
-        try:  # a folder with IDX files or CIFAR's batches
-            return load_set(path).samples(split, pixels).drawn(limit, seed)
-        except InputError:
-            raise error from None
+    except InputError:
+        if not _format_files(path):
+            raise
+        return load_set(path).samples(split, pixels).drawn(limit, seed)
     return _image_samples(str(path), images, pixels, limit, image_size, seed)
 
 
@@ -642,8 +660,10 @@ def _read_images(files: Sequence[_File], size: tuple[int, int] | None) -> Tensor
     """Read images as bytes [N, C, H, W]: C is 1 if all are grey, otherwise 3.
 
     ``size`` [H, W] resizes them; without it all must be of one size. The memory they take is
-    known from the first image, before the others are read.
+    known from ``size`` or the first image, before the others are read.
     """
+    if size is not None:  # before the first image takes it
+        _require_room(len(files), *size)
     first = _read_image(files[0], size)
     height, width = first.shape[:2]
     _require_room(len(files), height, width)
@@ -673,7 +693,8 @@ def _read_image(file: _File, size: tuple[int, int] | None) -> np.ndarray:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # such as that of an image that unpacks to too much
+            warnings.simplefilter("ignore")  # of EXIF data and transparency, which are not used
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             source = file if isinstance(file, Path) else file.open("rb")
             with Image.open(source) as image:
                 _require_room(1, image.height, image.width)
@@ -737,14 +758,19 @@ def _files_of(data: str) -> dict[str, Path]:
         files = find_set(data)
         return {f"{data}/{name}": file for name, file in files.items()}
     path = Path(data)
-    if path.is_dir():
-        for look in (files_in, cifar_files_in):
-            try:
-                files = look(path)
-            except InputError:
-                continue
-            return {f"{path}/{name}": file for name, file in files.items()}
+    if path.is_dir() and (files := _format_files(path)):
+        return {f"{path}/{name}": file for name, file in files.items()}
     if path.name.endswith(TRAIN):
         other = path.with_name(path.name.removesuffix(TRAIN) + TEST)
         return {str(path): path, str(other): other}
     return {str(path): path}
+
+
+def _format_files(folder: Path) -> dict[str, Path]:
+    """Return the IDX files or the batches of CIFAR-10 in a folder; none if it lacks some."""
+    for look in (files_in, cifar_files_in):
+        try:
+            return look(folder)
+        except InputError:
+            continue
+    return {}

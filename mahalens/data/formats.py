@@ -423,7 +423,7 @@ def read_ts(path: str | os.PathLike[str], sha256: str | None = None) -> Series:
             f"{file}: is not the published file (SHA-256 {digest}, wanted {sha256}); get it again"
         )
     try:
-        return _parse(file, content.decode("utf-8"))
+        return _parse(file, content.decode("utf-8-sig"))  # Windows puts a mark before it
     except UnicodeDecodeError:
         raise InputError(f"{file}: is not text; wanted {_WANTED}") from None
     except _FaultError as fault:
@@ -443,16 +443,16 @@ def _parse(file: Path, text: str) -> Series:
             continue
         if not words.startswith("@"):
             raise _FaultError(f"line {number} is neither @key value nor a comment, before @data")
-        key, _, value = words[1:].partition(" ")
+        key, *value = words[1:].split(maxsplit=1) or [""]
         if key.lower() == "data":
             break
-        head.setdefault(key.lower(), value.strip())
+        head.setdefault(key.lower(), "".join(value))
     else:
         raise _FaultError(f"has no @data; wanted {_WANTED}")
     classes = _classes(head)
     rows, labels = [], []
     for number, line in lines:
-        if not line.strip():
+        if not line.strip() or line.lstrip().startswith(("#", "%")):
             continue
         *channels, label = line.strip().split(":")
         if label.strip() not in classes:

@@ -141,6 +141,10 @@ def test_a_folder_is_replaced_only_if_asked(cli, here):
         ),
         (("--data", "known.npz", "--method", "combined"), "missing 1 required"),
         (("--data", "known.npz", "--seed", "-1"), "seed is -1"),
+        (
+            ("--data", "known.npz", "--seed", str(2**64)),
+            f"give a whole number of at most {2**63 - 1}",
+        ),
         (("--data", "far.npz", "--method", "energy"), "needs logits or labels"),
         (("--data", "known.npz", "--limit", "20"), "cannot be set from"),
     ],

@@ -18,6 +18,7 @@ from mahalens.data import load_set, named
 from mahalens.data.files import fifth_for_test, load_file, load_samples
 from mahalens.data.named import CIFAR_FILES, FILES, TABLES
 from mahalens.errors import InputError
+from mahalens.files import fingerprint
 from mahalens.geometry import _checks as memory
 
 X = RNG.normal(size=(20, 6)).astype(np.float32)
@@ -42,6 +43,16 @@ class TestIdxFolder:
         files = {usual.replace("-idx", f"{dot}idx"): data for usual, data in contents().items()}
         assert f"train-images{dot}idx3-ubyte" in files
         assert load_set(str(put(tmp_path, files, "{}" + end))).inputs == 6
+
+    def test_plain_content_under_a_gzipped_name(self, tmp_path):
+        plain = put(tmp_path / "plain", contents())
+        renamed = tmp_path / "renamed"
+        renamed.mkdir()
+        for file in FILES:
+            (renamed / f"{file}.gz").write_bytes((plain / file).read_bytes())
+        assert load_set(renamed).inputs == 6
+        for file in FILES:  # as a browser leaves it; a run records its fingerprint
+            assert fingerprint(renamed / f"{file}.gz") == fingerprint(plain / file)
 
     def test_plain_before_gzipped_and_files_before_folders(self, tmp_path):
         put(tmp_path, contents(mark=7))
@@ -289,6 +300,17 @@ BYTES = RNG.integers(0, 255, (20, 6), dtype=np.uint8)
 
 
 class TestFileRefused:
+    def test_values_that_float32_cannot_tell_apart(self, write):
+        text = "x has values from 100000000 to 100000007 in feature 5, too close for float32"
+        x = X.astype(np.float64)
+        x[:, 5] = 1e8 + np.arange(20) % 8
+        assert refused(write(x=x, y=Y)).startswith(text)
+        assert refused(write(x=x.astype(np.int64), y=Y)).startswith(text)
+        x[:, 5] = 0.1 + 1e-17 * np.arange(20)  # rounding of a constant
+        x[:, 4] = np.float32(0.1) + np.float32(1e-8) * np.arange(20)  # float32 before
+        x[:, 4] = x[:, 4].astype(np.float32)
+        assert load_set(write(x=x, y=Y)).inputs == 6
+
     @pytest.mark.parametrize(
         ("arrays", "text"),
         [
@@ -526,6 +548,15 @@ class TestImages:
         sixteen_bits = load_samples(tmp_path / "deep", pixels="raw")
         assert sixteen_bits.x.flatten().tolist() == [0, 1, 255, 100]
 
+    def test_a_transparent_palette(self, tmp_path):
+        (tmp_path / "a").mkdir()
+        colours = Image.new("P", (2, 1))
+        colours.putpalette([10, 20, 30, 40, 50, 60])
+        colours.putdata([0, 1])
+        colours.save(tmp_path / "a" / "x.png", transparency=bytes([0, 128]))
+        x = load_samples(tmp_path, pixels="raw").x
+        assert x.tolist() == [[[[10, 40]], [[20, 50]], [[30, 60]]]]
+
     def test_sizes(self, images):
         folder = images(sizes=((6, 5), (6, 5), (7, 5), (6, 5)))
         text = refusal(load_samples, folder, start=f"{folder / 'cats' / '2.png'}: ")
@@ -553,6 +584,13 @@ class TestImages:
         monkeypatch.setattr(memory, "available_memory", lambda: 200)
         assert "png: 1 images of 6 x 5: would take" in refusal(load_samples, folder)
 
+    def test_memory_of_a_size_is_known_before_the_first_image(self, images, monkeypatch):
+        folder = images()
+        monkeypatch.setattr(memory, "available_memory", lambda: 10**9)
+        monkeypatch.setattr(Image.Image, "resize", lambda *_: pytest.fail("resized"))
+        text = refusal(load_samples, folder, image_size=(100_000, 100_000))
+        assert text.startswith("4 images of 100000 x 100000: would take")
+
     def test_a_damaged_image(self, images, monkeypatch):
         folder = images()
         bad = folder / "dogs" / "3.png"
@@ -579,3 +617,6 @@ class TestImages:
     def test_folders_of_published_formats(self, tmp_path):
         samples = load_samples(put(tmp_path, contents()), "all", 3, pixels="raw")
         assert (tuple(samples.x.shape), samples.image) == ((3, 6), (2, 3))
+        file = tmp_path / FILES[0]
+        file.write_bytes(file.read_bytes()[:-1])
+        assert refusal(load_samples, tmp_path, start=f"{file}: ").startswith("is cut short")

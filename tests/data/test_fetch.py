@@ -284,6 +284,7 @@ class TestFolder:
         (folder / FILES[1]).unlink()
         assert f"{folder}: has no {FILES[1]} (plain or .gz)" in refused(folder=folder)
         assert "not a folder" in refused(folder=folder / FILES[0])
+        assert "cannot be read, File name too long. Nothing" in refused(folder="n" * 300)
         os.symlink(folder / FILES[1], folder / FILES[1])  # a link to itself
         text = refused(folder=folder)
         assert "has no" in text or "cannot be read" in text

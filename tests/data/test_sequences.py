@@ -31,6 +31,20 @@ class TestReading:
             assert (series.problem, series.classes) == ("Mine", ("up", "down"))
             assert repr(series) == "Series('Mine', 2 series, channels=1, steps=3, classes=2)"
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"\ufeff{PLAIN}",  # as Windows saves text
+            PLAIN.replace("@classLabel ", "@classLabel\t"),
+            PLAIN.replace("@data\n", "@data\n# a comment\n % another\n"),
+        ],
+        ids=["byte order mark", "tab", "comments among series"],
+    )
+    def test_text_as_people_have_it(self, tmp_path, text):
+        series = read_ts(save(tmp_path / "a.ts", text))
+        assert series.x.tolist() == [[[1, 2, 3]], [[4.5, -5, 60]]]
+        assert series.classes == ("up", "down")
+
     def test_channels(self, tmp_path):
         series = read_ts(save(tmp_path / "a.ts", CHANNELS))
         assert series.x.tolist() == [[[1, 2, 3], [7, 8, 9]], [[4, 5, 6], [0, 0, 1]]]
