@@ -405,7 +405,7 @@ def pool(
         scaled=deviations,
         command=command or " ".join(sys.argv),
         options=msgspec.to_builtins(config),
-        pooled=[piece for run in runs for piece in run],
+        pooled=list(dict.fromkeys(piece for run in runs for piece in run)),
     )
     joined = {key: _together([measured[p][key] for p in places]) for key, places in own.items()}
     results = Results(joined, {})

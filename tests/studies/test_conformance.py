@@ -419,6 +419,12 @@ def test_parts_with_the_same_seeds_make_one_run(tmp_path):
     assert united.numbers() == Run(whole).numbers()
     assert united.config["options"]["models"] == ["relu", "abs", "relu2"]
     assert united.config["options"]["pixels"] == ["normalised", "raw"]
+    pool([united.path], tmp_path / "free", models=("relu", "abs"))
+    pool([united.path], tmp_path / "held", models=("relu2",))
+    pool([tmp_path / "free", tmp_path / "held"], tmp_path / "joined")  # each piece is listed once
+    assert Run(tmp_path / "joined").numbers() == united.numbers()
+    listed = Run(tmp_path / "joined").config["pooled"]
+    assert listed == [piece for n, piece in enumerate(listed) if piece not in listed[:n]]
     other = part("other", models=("relu", "abs", "relu2"), trials=1, seed=1)
     pool([united.path, other], tmp_path / "both")  # a pooled run is a run
     assert Run(tmp_path / "both").config["options"]["trials"] == 3
