@@ -301,10 +301,11 @@ def _run() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # which click has from 8.2 on
             click.echo(error.format_message())
             sys.exit(2)
-        hint = ""
+        message = error.format_message()
         if isinstance(error, click.UsageError) and error.ctx is not None:
-            hint = f" See '{error.ctx.command_path} --help'."
-        _fail(error.format_message() + hint, 2)
+            stop = "" if message.endswith((".", "?")) else "."
+            message += f"{stop} See '{error.ctx.command_path} --help'."
+        _fail(message, 2)
     except Interrupted as error:
         _fail(str(error), 130)
     except MahalensError as error:

@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mahalens.cli.run import (
-    DATA_SETS,
-    FOLDER,
-    CommaSeparated,
-    Shares,
-    WholeNumbers,
-    completing,
-)
-from mahalens.data.named import PIXELS, SPLITS
+from mahalens.cli.run import FOLDER, CommaSeparated, Shares, WholeNumbers, completing
+from mahalens.data.named import IMAGES, PIXELS, SETS, SPLITS
 from mahalens.errors import InputError
 from mahalens.progress import Display, HasProgress, printable
 
@@ -32,6 +25,8 @@ if TYPE_CHECKING:
     from mahalens.auditing.record import AuditRecord
     from mahalens.data.dataset import Samples
 
+SAMPLE_SETS = {**SETS, **IMAGES}
+"""The named sets that networks can be fed with."""
 GRACE = 1.0
 """Seconds that a trusted program has to stop after Ctrl-C, before it is ended."""
 WIDEST = 160
@@ -44,9 +39,9 @@ WIDEST = 160
     "--data",
     required=True,
     metavar="NAME|FILE|DIR",
-    help="digits, mnist, fashion-mnist, cifar10; an npz or safetensors file with x and perhaps y; "
-    "or a folder with a folder of images for each class.",
-    shell_complete=completing(DATA_SETS, files=True),
+    help=f"{', '.join(SAMPLE_SETS)}; an npz or safetensors file with x and perhaps y; or a folder "
+    "with a folder of images for each class.",
+    shell_complete=completing(SAMPLE_SETS, files=True),
 )
 @click.option(
     "--trust",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mahalens.cli.audit import in_child_process, running_user_code
-from mahalens.cli.run import DATA_SETS, FOLDER, WholeNumbers, completing
+from mahalens.cli.audit import SAMPLE_SETS, in_child_process, running_user_code
+from mahalens.cli.run import FOLDER, WholeNumbers, completing
 from mahalens.data.named import PIXELS, SPLITS
 from mahalens.errors import InputError
 from mahalens.progress import Display, printable
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     "--data",
     required=True,
     metavar="NAME|FILE|DIR",
-    help="Known samples: a named data set, an npz or safetensors file with x and perhaps y, or a "
-    "folder with a folder of images for each class.",
-    shell_complete=completing(DATA_SETS, files=True),
+    help=f"Known samples: {', '.join(SAMPLE_SETS)}; an npz or safetensors file with x and perhaps "
+    "y; or a folder with a folder of images for each class.",
+    shell_complete=completing(SAMPLE_SETS, files=True),
 )
 @click.option(
     "--unknown",
     metavar="NAME|FILE|DIR",
     help="Unknown samples to measure it on.",
-    shell_complete=completing(DATA_SETS, files=True),
+    shell_complete=completing(SAMPLE_SETS, files=True),
 )
 @click.option("--method", default="auto", show_default=True, help="auto, or one method by name.")
 @click.option("--layer", help="Layer that gives the features.  [default: before the last linear]")

@@ -64,6 +64,7 @@ from mahalens.data.named import (
     classes_fault,
     files_in,
     find_set,
+    own_name,
 )
 from mahalens.errors import InputError, require_extra
 from mahalens.geometry._checks import dtype_name, refusing_memory, require_memory
@@ -423,7 +424,7 @@ def _labelled(file: Path, arrays: dict[str, Tensor]) -> LabelledData:
     if largest == 0:
         raise InputError("x has nothing but zeros; give samples that differ")
     image_shape = shape if len(shape) > 1 else None
-    return LabelledData(file.stem, flat, y, flat_test, test_y, image_shape, largest, source)
+    return LabelledData(own_name(file), flat, y, flat_test, test_y, image_shape, largest, source)
 
 
 def _require_precision(x: Tensor, flat: Tensor) -> None:

@@ -158,6 +158,16 @@ SEQUENCES = {name: each.text for name, each in SEQUENCE_SETS.items()}
 CATALOGUE = {**SETS, **TABLES, **SEQUENCES, **IMAGES, **WEIGHTS}
 """Everything that has a name, each with its description."""
 
+
+def own_name(path: Path) -> str:
+    """Return what a file or folder of the user is called: never as a named set is.
+
+    >>> own_name(Path("data/flowers.npz")), own_name(Path("data/mnist.npz"))
+    ('flowers', 'mnist-npz')
+    """
+    return f"{path.stem}-{path.suffix[1:] or 'folder'}" if path.stem in CATALOGUE else path.stem
+
+
 _LABELS = {
     "mirror": "{}",
     "archive": "{}",

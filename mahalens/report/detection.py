@@ -57,11 +57,15 @@ def write_detection(
 ) -> Path:
     """Write a detector, its record, scores and page into a folder; return the page.
 
-    ``pictures`` has images [H, W] or [C, H, W] with their p-values, by what they show.
+    ``pictures`` has images [H, W] or [C, H, W] with their p-values, by what they show. The files of
+    an older detector are removed first.
     """
     path.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(record), indent=1)
     write_file(path / RECORD, text)
+    figures_there = (f"figures/{name}.png" for name in ("scores", "samples"))
+    for old in (PAGE, "detector.safetensors", "scores.csv", *figures_there):
+        (path / old).unlink(missing_ok=True)
     detector.save(path / "detector.safetensors")
     write_file(path / "scores.csv", _scores_csv(scores))
     title = "Scores of known samples" if scores.unknown is None else _BOTH

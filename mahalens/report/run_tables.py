@@ -42,7 +42,7 @@ from mahalens.report.tables import (
 )
 from mahalens.studies.claims import Judgement
 from mahalens.studies.plots import Ridges
-from mahalens.studies.study import Metric
+from mahalens.studies.study import Metric, variant_name
 
 _WIDE = 7  # columns of numbers that fit beside each other
 _WORDS = 3  # columns of verdicts in words that do
@@ -148,7 +148,7 @@ def answer(records: RunRecords) -> list[str]:
     They name the model with the best mean of the primary metric on each variant, or give the
     study's advice, and say how many differences are significant and how many claims hold.
     """
-    own = {PurePath(name).stem for name in own_data(records)}
+    own = set(map(variant_name, own_data(records)))
     variants = sorted(records.variants(), key=lambda variant: variant.variant not in own)
     sentences = advice(records)
     if len(variants) <= _FEW:

@@ -121,7 +121,14 @@ class RunFolder:
                 f"{path / CONFIG}: has changed since the run began (its checksum does not fit); "
                 "bring the old file back, or start a new run"
             )
-        return cls(path, config, _lock(path))
+        folder = cls(path, config, _lock(path))
+        if config.pooled is not msgspec.UNSET and not folder.finished:
+            folder.close()
+            raise RunFolderError(
+                f"{path}: pools other runs and was stopped; pool them again with --force: "
+                f"{config.command}"
+            )
+        return folder
 
     def close(self) -> None:
         """Let others use the folder."""

@@ -91,7 +91,7 @@ def check_sets(data: Sequence[str], train_size: int | None) -> dict[str, dict[st
             )
         record = variant_name(name)
         if record in facts:
-            raise InputError(f"--data: {record!r} is given twice; give it once")
+            raise InputError(f"--data: two sets are called {record!r}; rename a file")
         facts[record] = {
             "training_samples": min(train_size or len(whole.y), len(whole.y)),
             "test_samples": len(whole.test_y),

@@ -30,6 +30,7 @@ from typing import (
 
 import msgspec
 
+from mahalens.data.named import CATALOGUE, own_name
 from mahalens.errors import InputError
 
 if TYPE_CHECKING:
@@ -377,12 +378,12 @@ class Job(msgspec.Struct, frozen=True):
 def variant_name(variant: str) -> str:
     """Return what records call a variant: its name, or that of the user's file without path.
 
-    >>> variant_name("fashion-mnist"), variant_name("data/My set.npz"), variant_name("")
-    ('fashion-mnist', 'My-set', '')
+    >>> variant_name("fashion-mnist"), variant_name("data/My set.npz"), variant_name("mnist.npz")
+    ('fashion-mnist', 'My-set', 'mnist-npz')
     """
-    if not variant:
-        return ""
-    return re.sub(r"[^\w-]+", "-", Path(variant).stem or variant).strip("-") or "data"
+    if not variant or variant in CATALOGUE:
+        return variant
+    return re.sub(r"[^\w-]+", "-", own_name(Path(variant)) or variant).strip("-") or "data"
 
 
 def name_of(model: str, variant: str) -> str:

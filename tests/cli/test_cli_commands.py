@@ -104,6 +104,7 @@ def test_list_of_a_topic(cli):
         ("run hybrid --executor d", ["plain,dask"]),
         ("run hybrid --out som", ["file,som"]),
         ("audit nets:build --data mn", ["plain,mnist"]),
+        ("audit nets:build --data wi", ["file,wi"]),  # tables feed no network
         ("detect nets:build --unknown ./mine", ["file,./mine"]),
         ("data fetch mob", ["plain,mobilenet-v2"]),
         ("list cla", ["plain,claims"]),

@@ -113,11 +113,12 @@ class Grey(nn.Module):
 
 def test_a_folder_is_replaced_only_if_asked(cli, here):
     words = ("detect", "--data", "known.npz", "--method", "marginal", "--out", "found", "--quiet")
-    assert cli(*words).code == 0
+    assert cli("detect", "--data", "images.npz", *words[3:]).code == 0
     again = cli(*words)
     assert again.code == 2
     assert "already holds a detector; replace it with --force" in again.err
     assert cli(*words, "--force").code == 0
+    assert [file.name for file in (here / "found" / "figures").iterdir()] == ["scores.png"]
     (here / "other").mkdir()
     (here / "other" / "mine.txt").write_text("mine")
     assert cli(*words[:-2], "other", "--force").code == 2

@@ -117,15 +117,21 @@ class TestAnswer:
     def test_own_data_come_first(self, run: RunRecords) -> None:
         assert show.own_data(run) == []
         assert "of other data" not in printed(show.claims_table({"run": run}))
-        config = msgspec.structs.replace(run.config, options={"data": ["iris", "some/wine.npz"]})
-        mine = replace(run, config=config)
+        data = ["iris", "some/my wine.npz"]
+        config = msgspec.structs.replace(run.config, options={"data": data})
+        names = {"iris": "iris", "wine": "my-wine"}
+        rows = [
+            msgspec.structs.replace(row, group={"data": names[row.group["data"]]})
+            for row in run.summary.rows
+        ]
+        mine = replace(with_summary(run, rows=rows, outcomes=[]), config=config, all_trials={})
         assert [sentence[:8] for sentence in show.answer(mine)] == [
-            "On Wine,",
+            "On my-wi",
             "On Iris,",
             "5 of 7 c",
         ]
         last = show.reservations(mine)[-1]
-        assert last == "The sources claim this of other data than some/wine.npz."
+        assert last == "The sources claim this of other data than some/my wine.npz."
         assert last in " ".join(printed(show.claims_table({"run": mine})).split())
 
     def test_many_variants_are_counted(self, many: RunRecords) -> None:

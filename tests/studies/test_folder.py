@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mahalens.errors import RunFolderError
-from mahalens.studies.folder import RunConfig, RunFolder, now, read_config
+from mahalens.studies.folder import Pooled, RunConfig, RunFolder, now, read_config
 
 
 @pytest.fixture
@@ -400,3 +400,16 @@ def test_records_that_were_changed_are_known(old_run):
         assert folder.changed() == ["trials.csv", "curves.csv"]
         (old_run / "checksums.json").unlink()  # as in folders of earlier versions
         assert folder.changed() == []
+
+
+def test_a_pool_that_was_stopped_is_not_computed_as_a_run(tmp_path, config):
+    piece = Pooled(seed=0, trials=3, command="mahalens run gaussian", mahalens="1", torch="2")
+    pooled = msgspec.structs.replace(config, pooled=[piece], command="mahalens pool a b --out c")
+    RunFolder.create(tmp_path / "c", pooled).close()
+    for _ in range(2):  # it leaves no lock
+        with pytest.raises(RunFolderError, match=r"again with --force: mahalens pool a b --out c$"):
+            RunFolder.open(tmp_path / "c")
+    with RunFolder.create(tmp_path / "c", pooled, force=True) as folder:
+        folder.write_json("summary.json", {})
+    with RunFolder.open(tmp_path / "c") as folder:
+        assert folder.finished

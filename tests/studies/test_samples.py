@@ -8,7 +8,10 @@ import torch
 
 from mahalens.data import load_set
 from mahalens.errors import InputError
+from mahalens.studies.activations import STUDY
+from mahalens.studies.networks import scale_of
 from mahalens.studies.samples import check_sets, samples_of, standardise
+from mahalens.studies.study import variant_name
 
 
 def take(data, trial=0, seed=0, size=None):
@@ -75,7 +78,7 @@ def test_units_do_not_matter():
         ("one-class.npz", None, "--data one-class.npz: has one class"),
         ("digits", 5, "--train-size 5: digits has 10 classes; give at least one sample for each"),
         ("mnist", None, "mahalens data fetch mnist"),
-        ("iris iris", None, "--data: 'iris' is given twice; give it once"),
+        ("iris iris", None, "--data: two sets are called 'iris'; rename a file"),
     ],
 )
 def test_sets_that_are_refused(tmp_path, monkeypatch, data, size, message):
@@ -90,6 +93,16 @@ def test_sets_that_are_refused(tmp_path, monkeypatch, data, size, message):
 def test_facts_of_a_set():
     (facts,) = check_sets(("iris",), 30).values()
     assert (facts["training_samples"], facts["inputs"], facts["classes"]) == (30, 4, 3)
+
+
+def test_a_file_that_is_called_like_a_set_is_not_taken_for_it(tmp_path):
+    file = str(tmp_path / "mnist.npz")
+    np.savez(file, x=np.random.default_rng(0).random((20, 2)) + 5, y=np.arange(20) % 2)
+    assert list(check_sets((file, "iris"), None)) == ["mnist-npz", "iris"]
+    own = load_set(file)
+    assert scale_of(own)[0] == pytest.approx(float((own.x / own.largest).mean()))
+    assert STUDY.published(None, "test_accuracy", "relu", variant_name("mnist")) is not None
+    assert STUDY.published(None, "test_accuracy", "relu", variant_name(file)) is None
 
 
 def test_samples_on_a_device():
