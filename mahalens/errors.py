@@ -47,3 +47,7 @@ class IllConditionedWarning(UserWarning):
 
 class Interrupted(MahalensError):
     """Work was stopped by the user; what was done is saved and can be resumed."""
+
+
+class ConditionMet(MahalensError):
+    """Work is done, and its result is one that the caller wanted to hear of as a failure."""

@@ -151,14 +151,15 @@ class Watch:
 
 def _metrics(record: AuditRecord) -> Metrics:
     """Return the counts of the network and of its layers by name, and the accuracy if known."""
-    layers = {layer.name: _faults(layer) for layer in record.layers}
+    layers = {layer.name: count_faults(layer) for layer in record.layers}
     metrics = {f"audit/{name}": sum(own[name] for own in layers.values()) for name in _FAULTS}
     for name in _FAULTS:
         metrics |= {f"audit/{name}/{layer}": own[name] for layer, own in layers.items()}
     return metrics if record.accuracy is None else {**metrics, "audit/accuracy": record.accuracy}
 
 
-def _faults(layer: LayerRecord) -> Metrics:
+def count_faults(layer: LayerRecord) -> Metrics:
+    """Return how many units of a layer are at fault, by name."""
     units, pairs = layer.units, layer.pairs
     rarest = max(units.rare, key=float, default=None)
     return {

@@ -19,7 +19,7 @@ from mahalens.cli.audit import audit, diff
 from mahalens.cli.detect import detect
 from mahalens.cli.run import FOLDER, completing, default_of, pool, published_options, run
 from mahalens.data.named import CATALOGUE, GROUP, PUBLISHED, SEQUENCES, find_set, home_of
-from mahalens.errors import InputError, Interrupted, MahalensError
+from mahalens.errors import ConditionMet, InputError, Interrupted, MahalensError
 from mahalens.files import is_folder
 from mahalens.progress import printable
 from mahalens.studies.registry import STUDIES, load_study
@@ -285,7 +285,7 @@ def _show_warning(message: Warning | str, *details: Any, **more: Any) -> None:
 
 
 def main() -> None:
-    """Entry point: one line and exit code 2 for bad input, 130 when interrupted."""
+    """Entry point: one line and exit code 1 on --fail-on, 2 on bad input, 130 on interruption."""
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -308,6 +308,8 @@ def _run() -> None:
         _fail(message, 2)
     except Interrupted as error:
         _fail(str(error), 130)
+    except ConditionMet as error:
+        _fail(str(error), 1)
     except MahalensError as error:
         _fail(str(error), 2)
     except OSError as error:  # a path that the system refuses, a full disk

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import click
 
 from mahalens.cli.run import FOLDER, CommaSeparated, Shares, WholeNumbers, completing
 from mahalens.data.named import IMAGES, PIXELS, SETS, SPLITS
-from mahalens.errors import InputError
+from mahalens.errors import ConditionMet, InputError
 from mahalens.progress import Display, HasProgress, printable
 
 if TYPE_CHECKING:
@@ -31,6 +31,36 @@ GRACE = 1.0
 """Seconds that a trusted program has to stop after Ctrl-C, before it is ended."""
 WIDEST = 160
 """Columns of a table of layers, where the terminal has fewer."""
+
+
+class Limits(CommaSeparated):
+    """Several faults in one option, each with the share of units from which on it counts."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text into pairs of a fault and a share, 0 without one."""
+        pairs = [part.partition(":") for part in super().convert(value, param, ctx)]
+        try:
+            limits = tuple((fault, float(share) if colon else 0.0) for fault, colon, share in pairs)
+        except ValueError:
+            limits = ()
+        if not limits or not all(fault in FAULTS and 0 <= share < 1 for fault, share in limits):
+            self.fail(
+                f"{value!r} is not a list such as dead,duplicate:0.05; it takes "
+                f"{', '.join(FAULTS)}, each with a share from 0 to 1",
+                param,
+                ctx,
+            )
+        return limits
+
+
+FAULTS = {
+    "dead": "dead",
+    "rare": "rarely active",
+    "saturated": "saturated",
+    "duplicate": "duplicates",
+    "mirrored": "mirrored",
+}
+"""Faults that ``--fail-on`` takes, each with what is said of its units."""
 
 
 @click.command()
@@ -72,6 +102,13 @@ WIDEST = 160
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder for the audit.")
 @click.option("--force", is_flag=True, help="Replace the audit that DIR holds.")
+@click.option(
+    "--fail-on",
+    type=Limits(),
+    metavar="FAULT[:SHARE],...",
+    help=f"Exit with 1 if a unit, or more than this share of all units, is at fault: "
+    f"{', '.join(FAULTS)}.",
+)
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 def audit(
     model: str,
@@ -79,6 +116,7 @@ def audit(
     trust: bool,
     out: Path,
     force: bool,
+    fail_on: tuple[tuple[str, float], ...] | None,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -104,6 +142,21 @@ def audit(
         if not quiet:
             _print(record)
         click.echo(f"report: {printable(page)}")
+        _judge(record, fail_on or ())
+
+
+def _judge(record: AuditRecord, limits: Sequence[tuple[str, float]]) -> None:
+    """Raise :class:`ConditionMet` if more of all units are at fault than a limit allows."""
+    from mahalens.auditing.watch import count_faults
+
+    total = sum(layer.units_count for layer in record.layers)
+    counts = [count_faults(layer) for layer in record.layers]
+    for fault, share in limits:
+        count = sum(own[fault] for own in counts)
+        if count > share * total:
+            found = f"{count:.0f} of {total} units are {FAULTS[fault]}"
+            allowed = f", more than {share:.4g} of them" if share else ""
+            raise ConditionMet(f"--fail-on {fault}: {found}{allowed}")
 
 
 @click.command()

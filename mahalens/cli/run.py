@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
@@ -17,7 +17,7 @@ import click
 
 from mahalens._stopping import stopped
 from mahalens.data.named import CATALOGUE, WEIGHTS
-from mahalens.errors import InputError, Interrupted
+from mahalens.errors import ConditionMet, InputError, Interrupted
 from mahalens.progress import printable
 from mahalens.studies.registry import STUDIES, load_study
 from mahalens.studies.study import Config, Option, Study, flag_of, type_of
@@ -138,6 +138,26 @@ class NumberOrAll(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is neither a whole number nor all", param, ctx)
 
 
+class Verdicts(CommaSeparated):
+    """Several verdicts in one option."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """Split the text and check the words."""
+        verdicts = super().convert(value, param, ctx)
+        if not verdicts or not set(verdicts) <= VERDICTS.keys():
+            self.fail(f"{value!r} is not a list of {', '.join(VERDICTS)}", param, ctx)
+        return verdicts
+
+
+VERDICTS = {"fails": "fails", "undecided": "is undecided", "not measured": "was not measured"}
+"""Verdicts that ``--fail-on`` takes, each with what is said of a claim."""
+_FAIL_ON = click.Option(
+    ["--fail-on"],
+    type=Verdicts(),
+    metavar="VERDICT,...",
+    help=f"Exit with 1 if a claim has one of these verdicts: {', '.join(VERDICTS)}.",
+    shell_complete=completing(VERDICTS, several=True),
+)
 _KINDS: dict[Any, Any] = {
     **{kind: kind for kind in (int, float, str)},
     tuple[str, ...]: CommaSeparated(),
@@ -168,6 +188,7 @@ def command_of(study: Study[Any]) -> click.Command:
         *_EXECUTION,
         click.Option(["--out"], type=FOLDER, required=True, metavar="DIR", help="Run folder."),
         click.Option(["--force"], is_flag=True, help="Replace the run that DIR holds."),
+        _FAIL_ON,
         _QUIET,
         click.Option(["--resume"], hidden=True, expose_value=False, callback=_resume_elsewhere),
     ]
@@ -257,6 +278,7 @@ def _run(
     executor: str,
     workers: int | None,
     scheduler: str | None,
+    fail_on: tuple[str, ...] | None,
     **options: Any,
 ) -> None:
     """Start a run with the options of the command line, and finish it."""
@@ -272,6 +294,7 @@ def _run(
         opened = start(study, config, out, force=force, command=command, **where)
     with opened as folder:
         finish(study, folder, quiet=quiet, **where)
+    _judge(folder.path, fail_on)
 
 
 def read_time(text: str) -> float:
@@ -298,6 +321,12 @@ def read_time(text: str) -> float:
 @click.option("--executor", metavar="processes|dask", help="With --resume: where to compute.")
 @click.option("--workers", type=int, help="With --resume: processes on this machine.")
 @click.option("--scheduler", metavar="ADDRESS", help="With --resume and dask: its scheduler.")
+@click.option(
+    "--fail-on",
+    type=Verdicts(),
+    metavar="VERDICT,...",
+    help="With --resume: exit with 1 on these verdicts.",
+)
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 @click.pass_context
 def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -> None:
@@ -307,7 +336,8 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
     if resume is None:
         if where:
             raise InputError(
-                f"--{next(iter(where))} before a study goes with --resume; give it after the study"
+                f"--{flag_of(next(iter(where)))} before a study goes with --resume; give it after "
+                "the study"
             )
         if ctx.invoked_subcommand is None:
             raise InputError(f"run what? give a study ({', '.join(STUDIES)}) or --resume DIR")
@@ -321,9 +351,11 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
             raise InputError(f"{resume}: study {folder.config.study!r} is unknown to this version")
         with announced(quiet, folder.config.study, resume):
             from mahalens.studies.run import check_executor  # loads torch
+        fail_on = where.pop("fail_on", None)
         where = {"executor": "processes", "workers": None, "scheduler": None, **where}
         check_executor(**where)  # a finished run does not compute, but a wrong word is still wrong
         finish(load_study(folder.config.study), folder, quiet=quiet, **where)
+    _judge(resume, fail_on)
 
 
 @click.command()
@@ -332,6 +364,12 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
 @click.option("--seeds", type=WholeNumbers(), help="Seeds to take.  [default: all]")
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder of the pooled run.")
 @click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
+@click.option(
+    "--fail-on",
+    type=Verdicts(),
+    metavar="VERDICT,...",
+    help="Exit with 1 if a claim has these verdicts.",
+)
 @click.option("--quiet", is_flag=True, help="No tables.")
 def pool(
     folders: tuple[Path, ...],
@@ -339,6 +377,7 @@ def pool(
     seeds: tuple[int, ...] | None,
     out: Path,
     force: bool,
+    fail_on: tuple[str, ...] | None,
     quiet: bool,
 ) -> None:
     """Put the trials of several runs together, and judge the claims by all of them.
@@ -356,6 +395,7 @@ def pool(
         pool_runs(folders, out, models=some_models, seeds=some_seeds, force=force, command=command)
         page = build_report(out)
     _print_results(out, page, quiet=quiet)
+    _judge(out, fail_on)
 
 
 @contextmanager
@@ -405,6 +445,18 @@ def finish(study: Study[Any], folder: RunFolder, *, quiet: bool, **where: Any) -
             f"stopped; go on with: mahalens run --resume {shlex.quote(str(folder.path))}"
         ) from None
     _print_results(folder.path, page, quiet=quiet)
+
+
+def _judge(path: Path, fail_on: Sequence[str] | None) -> None:
+    """Raise :class:`ConditionMet` if a claim of a finished run has one of these verdicts."""
+    from mahalens.report.records import load_run
+
+    claims = load_run(path).summary.claims if fail_on else ()
+    met = [claim for claim in claims if claim.verdict in (fail_on or ())]
+    if met:
+        first = f"{met[0].id} {VERDICTS[met[0].verdict]}"
+        more = f", and {len(met) - 1} more" if len(met) > 1 else ""
+        raise ConditionMet(f"--fail-on {','.join(fail_on or ())}: {first}{more}")
 
 
 def _print_results(path: Path, page: Path, *, quiet: bool) -> None:

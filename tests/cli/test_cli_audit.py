@@ -170,6 +170,26 @@ class TestOptions:
             assert torch.allclose(one.units.mean, other.units.mean, atol=1e-5)
         assert str(factory.diff(script)).startswith("nothing changed")
 
+    @pytest.mark.usefixtures("no_page")
+    @pytest.mark.parametrize(
+        ("limits", "message"),
+        [
+            ("dead", "--fail-on dead: 1 of 18 units are dead"),
+            ("dead:0.05", "--fail-on dead: 1 of 18 units are dead, more than 0.05 of them"),
+            ("dead:0.06,saturated", ""),
+            ("saturated,mirrored", "--fail-on mirrored: 1 of 18 units are mirrored"),
+            ("duplicate:0,dead", "--fail-on duplicate: 1 of 18 units are duplicates"),
+        ],
+    )
+    def test_faults_that_fail_it(self, cli, here, tmp_path, limits, message):
+        words = ("--trust", "--out", tmp_path / "a", "--fail-on", limits)
+        outcome = cli("audit", "mlp.pt2", "--data", "digits", *words)
+        assert outcome.code == bool(message)
+        assert (tmp_path / "a" / "audit.json").is_file()
+        assert outcome.err.rpartition("mahalens: ")[2] == (
+            f"{message}\n" if message else outcome.err
+        )
+
     def test_a_fixed_batch_size(self, cli, here, tmp_path):
         record, outcome = self.audited(cli, tmp_path / "o", "fifty.pt2 --trust --data digits")
         assert record.data.samples == 350
@@ -302,6 +322,9 @@ class TestRefused:
             ("mlp.pt2 --nodes ,", "--nodes is empty"),
             ("mlp.pt2 --shape=", "--shape is empty"),
             ("mlp.pt2 --rare=", "not a list of shares"),
+            ("mlp.pt2 --fail-on wide", "is not a list such as dead,duplicate:0.05; it takes dead,"),
+            ("mlp.pt2 --fail-on dead:", "each with a share from 0 to 1"),
+            ("mlp.pt2 --fail-on dead:1.5", "each with a share from 0 to 1"),
             ("mlp.pt2 --no-perturb", "No such option"),
             ("my_cli_nets:eager", "you tried to allocate"),
             ("my_cli_nets:hollow", "(convolution) has no units"),

@@ -148,6 +148,29 @@ def test_a_small_run_of_every_study_with_its_report(cli, study_words, tmp_path, 
     assert cli("claims", path).code == 0
 
 
+@pytest.mark.usefixtures("no_report")
+def test_verdicts_that_fail_a_run(cli, fails, study_words, tmp_path):
+    path = tmp_path / "run"
+    words = (*study_words["hybrid"].split(), "--epochs", "2", "--workers", 1, "--out", path)
+    outcome = cli("run", "hybrid", *words, "--fail-on", "fails,not measured")
+    claims = json.loads((path / "summary.json").read_text())["claims"]
+    met = [claim for claim in claims if claim["verdict"] in ("fails", "not measured")]
+    phrase = {"fails": "fails", "not measured": "was not measured"}[met[0]["verdict"]]
+    assert outcome.code == 1
+    first = f"--fail-on fails,not measured: {met[0]['id']} {phrase}"
+    assert outcome.err.endswith(f"mahalens: {first}, and {len(met) - 1} more\n")
+    assert "report: " in outcome.out  # the run itself is done
+    for verdict in ("fails", "undecided", "not measured"):
+        expected = int(any(claim["verdict"] == verdict for claim in claims))
+        assert cli("run", "--resume", path, "--quiet", "--fail-on", verdict).code == expected
+        words = ("pool", path, "--out", tmp_path / verdict, "--quiet", "--fail-on", verdict)
+        assert cli(*words).code == expected
+    wanted = "is not a list of fails, undecided, not measured"
+    assert wanted in fails("run", "--resume", path, "--fail-on", "holds")
+    assert wanted in fails("run", "gaussian", "--out", "other", "--fail-on=")
+    assert "--fail-on before a study" in fails("run", "--fail-on", "fails", "gaussian")
+
+
 @pytest.mark.slow
 def test_runs_are_pooled_with_a_report(cli, study_words, tmp_path):
     for seed in ("0", "1"):
