@@ -182,7 +182,9 @@ def from_clusters(
             f"{count} clusters in x of shape {list(x.shape)}; wanted [N, D] with at least as many "
             "samples as clusters"
         )
-    samples = (x.detach() / estimation.units(x, (-2, -1))).cpu().numpy()
+    # k-means subtracts squares, which lose their digits to an offset.
+    _, centred = estimation.centre(x.detach() / estimation.units(x, (-2, -1)))
+    samples = centred.cpu().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of empty clusters, which are refused below
         centres, labels = kmeans2(samples, count, iter=1, minit="++", rng=seed)
