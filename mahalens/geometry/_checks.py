@@ -6,10 +6,11 @@ Errors are one line each.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,28 @@ from torch import Tensor
 from mahalens.errors import InputError
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def without_autocast(device: str) -> contextlib.AbstractContextManager[None]:
+    """Keep products in the dtype that is asked for, on devices that would change it."""
+    if not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def untouched_by_autocast(
+    method: Callable[Concatenate[Any, _P], _T],
+) -> Callable[Concatenate[Any, _P], _T]:
+    """Let a method of an object with a device compute as if ``torch.autocast`` were off."""
+
+    @functools.wraps(method)
+    def exact(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with without_autocast(self.device.type):
+            return method(self, *args, **kwargs)
+
+    return exact
 
 
 def dtype_name(dtype: torch.dtype) -> str:

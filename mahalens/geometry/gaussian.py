@@ -26,6 +26,7 @@ from mahalens.geometry._checks import (
     require_same_kind,
     require_tensor,
     tensor_of,
+    untouched_by_autocast,
 )
 
 WhiteningKind = Literal["pca", "zca", "cholesky"]
@@ -170,12 +171,14 @@ class Gaussian:
         return self.mean.device
 
     @property
+    @untouched_by_autocast
     def covariance(self) -> Tensor:
         """Σ = L Lᵀ [..., D, D], exactly symmetric."""
         product = self.factor @ self.factor.mT
         return self._in_range("covariance", (product + product.mT) / 2)
 
     @property
+    @untouched_by_autocast
     def precision(self) -> Tensor:
         """Σ⁻¹ = L⁻ᵀ L⁻¹ [..., D, D], exactly symmetric."""
         inverse = whitening_matrix(self.factor, "cholesky")
@@ -214,6 +217,7 @@ class Gaussian:
         deviations: Tensor = torch.linalg.svdvals(self.factor)
         return (deviations[..., 0] / deviations[..., -1]).square()
 
+    @untouched_by_autocast
     def whitening(self, kind: WhiteningKind = "pca") -> Tensor:
         """Return W [..., D, D] with W Σ Wᵀ = I; :func:`whitening_matrix` has the three kinds.
 
@@ -225,6 +229,7 @@ class Gaussian:
         """
         return whitening_matrix(self.factor, kind)
 
+    @untouched_by_autocast
     def whiten(self, x: Tensor, kind: WhiteningKind = "pca") -> Tensor:
         """Return W (x - mean) for each row of x [..., N, D], the same shape."""
         _require_kind(kind)
@@ -234,6 +239,7 @@ class Gaussian:
             return white.mT
         return centred @ whitening_matrix(self.factor, kind).mT
 
+    @untouched_by_autocast
     def unwhiten(self, z: Tensor, kind: WhiteningKind = "pca") -> Tensor:
         """Undo :meth:`whiten`: return mean + W⁻¹ z for each row of z [..., N, D]."""
         rows = self._rows("z", z) @ _unwhitening_matrix(self.factor, kind).mT

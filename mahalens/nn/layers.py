@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -394,13 +393,6 @@ def scale_lengths(x: Tensor, beta: float) -> Tensor:
     unit = exact / largest
     length = root(unit.square().sum(-1, keepdim=True)).clamp(min=1)  # 1 or more, unless it is 0
     return (unit / length * (length * largest) ** (1 - beta)).to(x.dtype)
-
-
-def without_autocast(device: str) -> AbstractContextManager[None]:
-    """Keep products in the dtype that is asked for, on devices that would change it."""
-    if not torch.amp.is_autocast_available(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 def is_exporting() -> bool:

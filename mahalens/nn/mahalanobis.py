@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError, SingularCovarianceError
-from mahalens.geometry._checks import dtype_name, labels_of, require_finite, tensor_of
+from mahalens.geometry._checks import (
+    dtype_name,
+    labels_of,
+    require_finite,
+    tensor_of,
+    without_autocast,
+)
 from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance, from_data
 from mahalens.nn.layers import (
     is_exporting,
@@ -20,7 +26,6 @@ from mahalens.nn.layers import (
     root,
     set_parameters,
     weighted_squares,
-    without_autocast,
 )
 
 REMAINDERS = ("spherical", "diagonal")
@@ -192,7 +197,8 @@ class Mahalanobis(nn.Module):
     def covariances(self) -> Tensor:
         """Σ_c [C, D, D]."""
         variances = (2 * self.log_spread).exp().expand(-1, self.inputs)
-        covariances = torch.diag_embed(variances) + self.axes.mT @ self.axes
+        with without_autocast(self.axes.device.type):
+            covariances = torch.diag_embed(variances) + self.axes.mT @ self.axes
         return covariances.expand(self.classes, -1, -1)
 
     @property

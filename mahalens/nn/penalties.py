@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.nn.layers import root, without_autocast
+from mahalens.geometry._checks import without_autocast
+from mahalens.nn.layers import root
 
 if TYPE_CHECKING:
     from mahalens.nn.head import DistanceHead

@@ -30,7 +30,7 @@ from geometry_cases import (
 )
 
 from mahalens.errors import InputError
-from mahalens.geometry import load_ellipsoids
+from mahalens.geometry import load_ellipsoids, reconstruct
 from mahalens.geometry.ellipsoids import (
     DiagonalEllipsoids,
     FullEllipsoids,
@@ -100,6 +100,22 @@ class TestDistances:
         spheres = LowRankEllipsoids(*parts, torch.tensor([1, 0.5]))
         close(spheres.distances(x), torch.tensor([[5.0, 10.0]]))
         assert spheres.ranks.tolist() == [1, 0]
+
+    def test_autocast_does_not_touch_them(self, name):
+        ellipsoids, x = case(name, dtype=torch.float32)
+        again, points = copy.deepcopy(ellipsoids), x.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = from_covariance(ellipsoids.means, ellipsoids.covariances, **OPTIONS[name])
+            assert all(tensor.dtype == torch.float32 for tensor in made.tensors().values())
+            assert torch.equal(again.distances(x), ellipsoids.distances(x))
+            measured = again.distances(points)
+            found = reconstruct(again, measured, restarts=0)
+        close(measured, ellipsoids.distances(x))
+        close(found.x, reconstruct(ellipsoids, measured, restarts=0).x)
+        if name in WITH_DENSITY:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                densities = again.log_density(x)
+            close(densities, ellipsoids.log_density(x))
 
     @pytest.mark.parametrize("name", WITH_L1)
     def test_arrays_are_taken_as_tensors_are(self, name):

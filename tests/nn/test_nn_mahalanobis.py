@@ -30,6 +30,10 @@ class TestValues:
         torch.testing.assert_close(layer(x), wanted)
         torch.testing.assert_close(layer.log_determinants, torch.logdet(layer.covariances))
         assert layer.half().log_determinants.dtype == torch.float16
+        layer = layer.float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = layer.covariances
+        assert torch.equal(inside, layer.covariances)
 
     def test_as_ellipsoids(self, name, dtype):
         layer, x = made(name, dtype), draw((6, 4), 0, dtype)

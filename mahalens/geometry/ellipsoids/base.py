@@ -26,6 +26,7 @@ from mahalens.geometry._checks import (
     require_same_kind,
     require_tensor,
     tensor_of,
+    untouched_by_autocast,
 )
 from mahalens.geometry.covariance import root
 from mahalens.geometry.ellipsoids.products import (
@@ -120,12 +121,14 @@ class Ellipsoids(ABC):
 
     # What all kinds can do
 
+    @untouched_by_autocast
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Return the distances of the rows of x [N, D] with their slopes."""
         x = self._ordinary_points(x)
         self._require_norm(norm)
         return self._tangent(x, norm)
 
+    @untouched_by_autocast
     def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
         """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
         x = self._ordinary_points(x)
@@ -136,6 +139,7 @@ class Ellipsoids(ABC):
         tangent = self._tangent(x, norm)
         return tangent.pull(tangent.distances - targets)
 
+    @untouched_by_autocast
     def distances(self, x: Tensor, *, squared: bool = False, norm: Norm = "l2") -> Tensor:
         """Return the distance of every row of x [N, D] to every ellipsoid: [N, K].
 

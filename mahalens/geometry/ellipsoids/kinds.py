@@ -25,6 +25,8 @@ from mahalens.geometry._checks import (
     require_same_kind,
     require_spreads,
     require_tensor,
+    untouched_by_autocast,
+    without_autocast,
 )
 from mahalens.geometry.covariance import root
 from mahalens.geometry.ellipsoids.base import KIND_KEY, Ellipsoids
@@ -272,6 +274,7 @@ class LowRankEllipsoids(_RowEllipsoids):
         return self._cached("ranks", lambda: self._has_axis().sum(dim=1))
 
     @property
+    @untouched_by_autocast
     def covariances(self) -> Tensor:
         """``Σ_r spread_r² axis_r axis_rᵀ``, plus remainder² across the axes if there is one."""
         variances = self.spreads.square()
@@ -394,7 +397,8 @@ class LowRankEllipsoids(_RowEllipsoids):
 @torch.no_grad()
 def _require_upright(subject: str, rows: Tensor, squares: Tensor, remedy: str) -> None:
     """Raise unless rows [..., R, D] are at right angles and have these squared lengths [..., R]."""
-    tilt = (rows @ rows.mT - torch.diag_embed(squares)).abs().max().item()
+    with without_autocast(rows.device.type):
+        tilt = (rows @ rows.mT - torch.diag_embed(squares)).abs().max().item()
     if tilt > _LARGEST_TILT:
         raise InputError(f"{subject} off by {tilt:.3g} from unit length and right angles{remedy}")
 
@@ -447,6 +451,7 @@ class FullEllipsoids(_RowEllipsoids):
         self.whitening = whitening
 
     @property
+    @untouched_by_autocast
     def covariances(self) -> Tensor:
         """``Σ_k = W_k⁻¹ W_k⁻ᵀ`` [K, D, D]."""
         identity = torch.eye(self.dim, dtype=self.dtype, device=self.device)
@@ -568,6 +573,7 @@ class SharedBasisEllipsoids(Ellipsoids):
         return torch.full((len(self),), len(self.basis), device=self.device)
 
     @property
+    @untouched_by_autocast
     def covariances(self) -> Tensor:
         """``basisᵀ S_k basis``, plus remainder² across the basis [K, D, D]."""
         within = self._inner().covariances
@@ -584,11 +590,13 @@ class SharedBasisEllipsoids(Ellipsoids):
     def _more(self) -> str:
         return f", basis={len(self.basis)}"
 
+    @untouched_by_autocast
     def _inner(self) -> FullEllipsoids:
         """Return the ellipsoids within the basis, relative to the centre of the means."""
         centre = self.means.detach().mean(dim=0)
         return FullEllipsoids((self.means - centre) @ self.basis.T, self.whitening)
 
+    @untouched_by_autocast
     def _outer(self) -> SphericalEllipsoids:
         """Return what is left of the means across the basis, as spheres."""
         means = self.means - self.means.detach().mean(dim=0)
