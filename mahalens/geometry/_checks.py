@@ -189,8 +189,9 @@ def require_norm(norm: str) -> None:
         raise InputError(f'norm is {norm!r}, wanted "l2" or "l1"')
 
 
-def require_spreads(name: str, value: Tensor, means: Tensor, shape: Sequence[int]) -> None:
-    """Raise unless value has this shape and positive numbers, and dtype and device of the means."""
+def spreads_of(name: str, value: Tensor, means: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return positive numbers of this shape, and of dtype and device of the means, or raise."""
+    value = tensor_of(name, value, means)
     require_tensor(name, value, "[..., K]")
     require_same_kind(name, value, "means", means)
     if tuple(value.shape) != tuple(shape):
@@ -203,6 +204,7 @@ def require_spreads(name: str, value: Tensor, means: Tensor, shape: Sequence[int
         raise InputError(
             f"{name} are as small as {value.detach().min().item():.3g}, wanted all positive"
         )
+    return value
 
 
 UNASKED = 2**28

@@ -125,6 +125,15 @@ class TestDistances:
             assert torch.equal(ellipsoids.nearest(array).indices, ellipsoids.nearest(x).indices)
         assert ellipsoids.distances(np.arange(10).reshape(2, 5)).shape == (2, 7)
 
+    def test_are_made_from_arrays(self, name):
+        ellipsoids, x = case(name, dtype=torch.float32)
+        arrays = {key: tensor.numpy() for key, tensor in ellipsoids.tensors().items()}
+        made = type(ellipsoids).from_tensors(arrays)
+        assert torch.equal(made.distances(x), ellipsoids.distances(x))
+        if name in WITH_DENSITY:
+            shares = made.responsibilities(x, WEIGHTS.numpy())
+            assert torch.equal(shares, made.responsibilities(x, WEIGHTS.float()))
+
 
 class TestRefusals:
     @pytest.mark.parametrize("ask", ["distances", "nearest", "tangent"])

@@ -75,6 +75,7 @@ class Ellipsoids(ABC):
     """One spread [K] for all directions without an axis, where a kind has it."""
 
     def __init__(self, means: Tensor) -> None:
+        means = tensor_of("means", means)
         require_tensor("means", means, "[..., K, D]")
         if means.ndim != 2:
             raise InputError(f"means have shape {list(means.shape)}, wanted [K, D]")
@@ -281,6 +282,7 @@ class Ellipsoids(ABC):
     def _logarithms(self, weights: Tensor | None) -> Tensor | float:
         if weights is None:
             return -math.log(len(self))
+        weights = tensor_of("weights", weights, self.means)
         require_tensor("weights", weights, "[..., K]")
         require_same_kind("weights", weights, "these ellipsoids", self.means)
         if weights.shape != (len(self),) or not bool((weights.detach() >= 0).all()):
