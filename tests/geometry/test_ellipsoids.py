@@ -355,6 +355,7 @@ class TestMixture:
     @pytest.mark.parametrize("name", WITH_DENSITY)
     def test_is_that_of_torch_and_rows_sum_to_one_even_far_away(self, name, dtype):
         ellipsoids, x = case(name)
+        largest = torch.finfo(dtype).max
         normal = torch.distributions.MultivariateNormal(ellipsoids.means, ellipsoids.covariances)
         wanted = normal.log_prob(x[:, None])
         close(ellipsoids.log_density(x), wanted)
@@ -363,9 +364,12 @@ class TestMixture:
             joint = wanted + shares.log()
             close(ellipsoids.responsibilities(x, weights), joint.softmax(dim=1))
             close(ellipsoids.log_likelihood(x, weights), joint.logsumexp(dim=1))
-        for far in (1e6, torch.finfo(dtype).max ** 0.7):  # the squares of distances overflow
-            shares = ellipsoids.to(dtype).responsibilities(far * x.to(dtype))
+        # The squares of distances overflow, or the distances themselves.
+        narrow = ellipsoids._rescaled(1e-30)
+        for kind, far in ((ellipsoids, 1e6), (ellipsoids, largest**0.7), (narrow, largest / 100)):
+            shares = kind.to(dtype).responsibilities(far * x.to(dtype))
             close(shares.sum(dim=1), torch.ones(9))
+        assert narrow.to(dtype).log_likelihood(largest / 100 * x.to(dtype)).eq(-torch.inf).all()
 
     def test_an_ellipsoid_of_no_weight_has_no_share(self):
         ellipsoids = make("diagonal", 2)
