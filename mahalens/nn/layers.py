@@ -431,7 +431,12 @@ def require_known(owner: str, option: str, value: str, known: Sequence[str]) -> 
 
 
 def require_width(owner: str, x: Tensor, inputs: int) -> None:
-    """Raise unless the last axis of ``x`` has ``inputs`` entries."""
+    """Raise unless ``x`` is a tensor whose last axis has ``inputs`` entries."""
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"{owner} of {inputs} inputs was given a {type(x).__name__}; give a tensor, as by "
+            "torch.as_tensor"
+        )
     if x.ndim < 1 or x.shape[-1] != inputs:
         raise InputError(
             f"{owner} of {inputs} inputs was given an array of shape {tuple(x.shape)}; "
