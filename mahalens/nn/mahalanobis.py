@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from numbers import Real
 
 import torch
@@ -215,8 +216,10 @@ class Mahalanobis(nn.Module):
         """Return the ellipsoids as they are now, to measure many points or to look at their axes.
 
         Spherical remainders are kept as :class:`~mahalens.geometry.LowRankEllipsoids`, diagonal
-        ones make full ellipsoids.
+        ones make full ellipsoids. Those of half precision are in float32.
         """
+        if self.mu.dtype.itemsize < 4:
+            return copy.deepcopy(self).float().ellipsoids()
         count = self.classes
         if self.remainder == "diagonal":
             return from_covariance(self.mu.clone(), self.covariances.contiguous())

@@ -41,6 +41,10 @@ class TestValues:
         assert found.kind == ("full" if "diagonal" in name else "low-rank+remainder")
         torch.testing.assert_close(found.distances(x), layer(x).detach(), rtol=1e-4, atol=1e-5)
         assert not found.means.requires_grad
+        half = layer.bfloat16()
+        assert torch.equal(
+            half.ellipsoids().distances(x.float()), half.float().ellipsoids().distances(x.float())
+        )
 
     @pytest.mark.parametrize("away", [0.0, 1e3])
     @pytest.mark.parametrize("remainder", ["", ", diagonal"])
