@@ -426,6 +426,7 @@ class DistanceHead(nn.Module):
         from safetensors.torch import save_file
 
         state = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
+        state["beta"] = torch.tensor(self._beta, dtype=torch.float64)  # a head in half rounds it
         try:
             with replacing(Path(path)) as temporary:
                 save_file(state, temporary, {_FILE_KEY: json.dumps(self._arguments())})

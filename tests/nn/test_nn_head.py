@@ -663,6 +663,14 @@ class TestFiles:
         for mine, theirs in zip(loaded.assess(x.float()), head.assess(x.float()), strict=True):
             assert torch.equal(mine, theirs)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    def test_a_head_in_half_precision_measures_as_before(self, dtype, tmp_path):
+        head, x = DistanceHead(4, 3, normalise=0.3).to(dtype), draw((7, 4), 1).to(dtype)
+        head.save(tmp_path / "head.safetensors")
+        loaded = DistanceHead.load(tmp_path / "head.safetensors")
+        assert repr(loaded) == repr(head)
+        assert torch.equal(loaded(x), head(x))
+
     @pytest.mark.parametrize("content", [b"", b"x" * 40, None], ids=["empty", "junk", "other"])
     def test_other_files_are_refused(self, content, tmp_path):
         path = tmp_path / "head.safetensors"
