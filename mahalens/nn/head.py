@@ -447,6 +447,9 @@ class DistanceHead(nn.Module):
             arguments = json.loads(head[_FILE_KEY])
             made = cls(**arguments, dtype=tensors["threshold"].dtype)
             made.load_state_dict(tensors)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise InputError(f"{path}: cannot be read ({reason}); give a file of save()") from None
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(

@@ -671,6 +671,12 @@ class TestFiles:
         assert repr(loaded) == repr(head)
         assert torch.equal(loaded(x), head(x))
 
+    def test_a_file_that_is_not_there_is_one_line(self, tmp_path):
+        refuses(
+            r".*cannot be read \(No such file or directory\)", DistanceHead.load, tmp_path / "x"
+        )
+        refuses(r".*cannot be read \(Is a directory\)", DistanceHead.load, tmp_path)
+
     @pytest.mark.parametrize("content", [b"", b"x" * 40, None], ids=["empty", "junk", "other"])
     def test_other_files_are_refused(self, content, tmp_path):
         path = tmp_path / "head.safetensors"
