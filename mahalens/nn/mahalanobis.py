@@ -106,9 +106,9 @@ class Mahalanobis(nn.Module):
         size = inputs * (classes + shapes * (rank + 1))
         require_parameters(f"Mahalanobis({inputs}, {classes}, {rank})", size, device, dtype)
         require_known("Mahalanobis", "remainder", remainder, REMAINDERS)
-        self.inputs = inputs
-        self.classes = classes
-        self.rank = rank
+        self.inputs = inputs = int(inputs)
+        self.classes = classes = int(classes)
+        self.rank = rank = int(rank)
         self.remainder = remainder
         self.shared = shared
         self.squared = squared

@@ -671,6 +671,13 @@ class TestFiles:
         assert repr(loaded) == repr(head)
         assert torch.equal(loaded(x), head(x))
 
+    def test_sizes_of_numpy(self, tmp_path):
+        x, y = foreign(inputs=4)
+        sizes = [np.int64(n) for n in (4, int(y.max()) + 1, 2)]
+        head = DistanceHead(*sizes[:2], metric="low-rank", rank=sizes[2], normalise="none")
+        head.fit_prototypes(x.float(), y).save(tmp_path / "head.safetensors")
+        assert repr(DistanceHead.load(tmp_path / "head.safetensors")) == repr(head)
+
     def test_a_file_that_is_not_there_is_one_line(self, tmp_path):
         refuses(
             r".*cannot be read \(No such file or directory\)", DistanceHead.load, tmp_path / "x"

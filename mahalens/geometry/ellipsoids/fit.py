@@ -547,11 +547,11 @@ class RankChoice:
             return cls(None, remainder, explained, error)  # type: ignore[arg-type]
         if explained is not None or error is not None:
             raise InputError(f'a target is given with rank {rank!r}; it needs rank="auto"')
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= dim:
+        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 1 <= rank <= dim:
             raise InputError(
                 f'rank is {rank!r}, wanted a whole number from 1 to D = {dim}, or "auto"'
             )
-        return cls(rank, remainder)  # type: ignore[arg-type]
+        return cls(int(rank), remainder)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
