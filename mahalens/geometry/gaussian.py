@@ -249,7 +249,7 @@ class Gaussian:
         """Return √((x - mean)ᵀ Σ⁻¹ (x - mean)) for each row of x [..., N, D]: [..., N].
 
         The distance is in units of spread: 1 is one standard deviation in whichever direction.
-        It comes from one triangular solve, ‖L⁻¹ (x - mean)‖; its gradient at the mean is 0.
+        It comes from one triangular solve, ‖L⁻¹ (x - mean)‖; its gradients at the mean are 0.
         The batch shapes of x and of the Gaussian are broadcast; a NaN in a row of x stays in
         that row's distance. A NumPy array takes the dtype of the Gaussian. A distance, or a
         square, too large for the dtype is infinite.
@@ -258,8 +258,10 @@ class Gaussian:
         if squared:
             return white.square().sum(dim=-1)
         unit = estimation.units(white, (-1,))  # or squares would overflow where distances do not
-        length: Tensor = torch.linalg.vector_norm(white / unit, dim=-1)
-        return length * unit.squeeze(-1)
+        # The norm is taken of 1 at the mean: its second slope at 0 would be NaN.
+        at_mean = (white == 0).all(dim=-1, keepdim=True)
+        length = torch.linalg.vector_norm(torch.where(at_mean, 1.0, white / unit), dim=-1)
+        return torch.where(at_mean.squeeze(-1), 0.0, length * unit.squeeze(-1))
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return log N(x; mean, Σ) for each row of x [..., N, D]: [..., N].
