@@ -6,10 +6,11 @@ Errors are one line each.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,28 @@ from torch import Tensor
 from mahalens.errors import InputError
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def without_autocast(device: str) -> contextlib.AbstractContextManager[None]:
+    """Keep products in the dtype that is asked for, on devices that would change it."""
+    if not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def untouched_by_autocast(
+    method: Callable[Concatenate[Any, _P], _T],
+) -> Callable[Concatenate[Any, _P], _T]:
+    """Let a method of an object with a device compute as if ``torch.autocast`` were off."""
+
+    @functools.wraps(method)
+    def exact(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with without_autocast(self.device.type):
+            return method(self, *args, **kwargs)
+
+    return exact
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -166,8 +189,9 @@ def require_norm(norm: str) -> None:
         raise InputError(f'norm is {norm!r}, wanted "l2" or "l1"')
 
 
-def require_spreads(name: str, value: Tensor, means: Tensor, shape: Sequence[int]) -> None:
-    """Raise unless value has this shape and positive numbers, and dtype and device of the means."""
+def spreads_of(name: str, value: Tensor, means: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return positive numbers of this shape, and of dtype and device of the means, or raise."""
+    value = tensor_of(name, value, means)
     require_tensor(name, value, "[..., K]")
     require_same_kind(name, value, "means", means)
     if tuple(value.shape) != tuple(shape):
@@ -180,6 +204,7 @@ def require_spreads(name: str, value: Tensor, means: Tensor, shape: Sequence[int
         raise InputError(
             f"{name} are as small as {value.detach().min().item():.3g}, wanted all positive"
         )
+    return value
 
 
 UNASKED = 2**28

@@ -26,6 +26,7 @@ from mahalens.geometry._checks import (
     require_finite,
     require_tensor,
     tensor_of,
+    without_autocast,
 )
 
 ADVICE = "add a multiple of the identity"
@@ -107,7 +108,8 @@ def ledoit_wolf_shrinkage(x: Tensor) -> Tensor:
     _, centred = centre(x / units(x, (-2, -1)))
     variance = centred.square().mean(dim=(-2, -1), keepdim=True)
     unit = centred / root(torch.where(variance > 0, variance, 1.0))  # now m = 1
-    covariance = unit.mT @ unit / n
+    with without_autocast(x.device.type):
+        covariance = unit.mT @ unit / n
     identity = torch.eye(dim, dtype=x.dtype, device=x.device)
     d2 = (covariance - identity).square().sum(dim=(-2, -1))
     fourth = unit.square().sum(dim=-1).square().mean(dim=-1)

@@ -26,6 +26,7 @@ from mahalens.geometry._checks import (
     require_same_kind,
     require_tensor,
     tensor_of,
+    untouched_by_autocast,
 )
 
 WhiteningKind = Literal["pca", "zca", "cholesky"]
@@ -170,12 +171,14 @@ class Gaussian:
         return self.mean.device
 
     @property
+    @untouched_by_autocast
     def covariance(self) -> Tensor:
         """Σ = L Lᵀ [..., D, D], exactly symmetric."""
         product = self.factor @ self.factor.mT
         return self._in_range("covariance", (product + product.mT) / 2)
 
     @property
+    @untouched_by_autocast
     def precision(self) -> Tensor:
         """Σ⁻¹ = L⁻ᵀ L⁻¹ [..., D, D], exactly symmetric."""
         inverse = whitening_matrix(self.factor, "cholesky")
@@ -214,6 +217,7 @@ class Gaussian:
         deviations: Tensor = torch.linalg.svdvals(self.factor)
         return (deviations[..., 0] / deviations[..., -1]).square()
 
+    @untouched_by_autocast
     def whitening(self, kind: WhiteningKind = "pca") -> Tensor:
         """Return W [..., D, D] with W Σ Wᵀ = I; :func:`whitening_matrix` has the three kinds.
 
@@ -225,6 +229,7 @@ class Gaussian:
         """
         return whitening_matrix(self.factor, kind)
 
+    @untouched_by_autocast
     def whiten(self, x: Tensor, kind: WhiteningKind = "pca") -> Tensor:
         """Return W (x - mean) for each row of x [..., N, D], the same shape."""
         _require_kind(kind)
@@ -234,6 +239,7 @@ class Gaussian:
             return white.mT
         return centred @ whitening_matrix(self.factor, kind).mT
 
+    @untouched_by_autocast
     def unwhiten(self, z: Tensor, kind: WhiteningKind = "pca") -> Tensor:
         """Undo :meth:`whiten`: return mean + W⁻¹ z for each row of z [..., N, D]."""
         rows = self._rows("z", z) @ _unwhitening_matrix(self.factor, kind).mT
@@ -243,7 +249,7 @@ class Gaussian:
         """Return √((x - mean)ᵀ Σ⁻¹ (x - mean)) for each row of x [..., N, D]: [..., N].
 
         The distance is in units of spread: 1 is one standard deviation in whichever direction.
-        It comes from one triangular solve, ‖L⁻¹ (x - mean)‖; its gradient at the mean is 0.
+        It comes from one triangular solve, ‖L⁻¹ (x - mean)‖; its gradients at the mean are 0.
         The batch shapes of x and of the Gaussian are broadcast; a NaN in a row of x stays in
         that row's distance. A NumPy array takes the dtype of the Gaussian. A distance, or a
         square, too large for the dtype is infinite.
@@ -252,8 +258,10 @@ class Gaussian:
         if squared:
             return white.square().sum(dim=-1)
         unit = estimation.units(white, (-1,))  # or squares would overflow where distances do not
-        length: Tensor = torch.linalg.vector_norm(white / unit, dim=-1)
-        return length * unit.squeeze(-1)
+        # The norm is taken of 1 at the mean: its second slope at 0 would be NaN.
+        at_mean = (white == 0).all(dim=-1, keepdim=True)
+        length = torch.linalg.vector_norm(torch.where(at_mean, 1.0, white / unit), dim=-1)
+        return torch.where(at_mean.squeeze(-1), 0.0, length * unit.squeeze(-1))
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return log N(x; mean, Σ) for each row of x [..., N, D]: [..., N].

@@ -24,6 +24,7 @@ from mahalens.geometry._checks import (
     require_same_kind,
     require_tensor,
     tensor_of,
+    without_autocast,
 )
 from mahalens.geometry.ellipsoids.base import Ellipsoids
 from mahalens.geometry.ellipsoids.kinds import SphericalEllipsoids
@@ -84,11 +85,12 @@ def reconstruct(
     _require_options(method, steps, lr, noise, restarts)
     if start is not None:
         start = _checked_start(start, problem)
-    if problem.targets.dtype == torch.float64 or problem.has_room():
-        return _reconstruct(problem, start, method, steps, lr, noise, restarts)
-    start = None if start is None else start.double()
-    result = _reconstruct(problem.double(), start, method, steps, lr, noise, restarts)
-    return replace(result, x=result.x.float())
+    with without_autocast(distances.device.type):
+        if problem.targets.dtype == torch.float64 or problem.has_room():
+            return _reconstruct(problem, start, method, steps, lr, noise, restarts)
+        start = None if start is None else start.double()
+        result = _reconstruct(problem.double(), start, method, steps, lr, noise, restarts)
+        return replace(result, x=result.x.float())
 
 
 def _require_options(

@@ -298,13 +298,13 @@ class _Seen:
     def __init__(self, units: int) -> None:
         self.rows = 0
         self._nearest = torch.zeros(units, dtype=torch.int64)
-        self._least = torch.full((units,), torch.inf)
-        self._greatest = torch.full((units,), -torch.inf)
+        self._least = torch.full((units,), torch.inf, dtype=torch.float64)
+        self._greatest = -self._least
         self._faulty = torch.zeros(units, dtype=torch.bool)
 
     def add(self, output: Tensor) -> None:
         """Take in the output of one call."""
-        distances = output.detach().to("cpu").float().reshape(-1, len(self._nearest))
+        distances = output.detach().to("cpu").double().reshape(-1, len(self._nearest))
         if not len(distances):
             return
         self.rows += len(distances)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
-from mahalens.geometry._checks import require_count
+from mahalens.geometry._checks import require_count, tensor_of
 from mahalens.init.targets import (
     ROWS,
     Axes,
@@ -195,6 +195,7 @@ def kaiming_through_samples(
     >>> (x @ weight.T + bias).abs().min(0).values.max() < 1e-6
     tensor(True)
     """
+    x = tensor_of("samples", x)
     if x.ndim != 2 or not x.numel():
         raise InputError(f"samples of shape {tuple(x.shape)}; give a non-empty [N, D] tensor")
     if not x.is_floating_point():

@@ -20,7 +20,13 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError, require_extra
-from mahalens.geometry._checks import dtype_name, labels_of, require_count, require_finite
+from mahalens.geometry._checks import (
+    dtype_name,
+    labels_of,
+    require_count,
+    require_finite,
+    tensor_of,
+)
 from mahalens.geometry.covariance import centre, lower_factor
 from mahalens.geometry.gaussian import spread_axes
 from mahalens.nn.head import DistanceHead
@@ -154,6 +160,7 @@ def rows_of(layer: Layer, x: Tensor, y: Tensor | None = None, limit: int | None 
             [2., 4.]], dtype=torch.float64)
     """
     draw = RowDraw(layer, limit)
+    x = tensor_of("x", x)
     check_input(layer, x)
     labels = None if y is None else labels_of("labels", y, len(x))
     draw.add(x, None if labels is None else labels.detach().to("cpu").to(torch.int64))

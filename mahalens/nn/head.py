@@ -163,8 +163,8 @@ class DistanceHead(nn.Module):
         require_sizes("DistanceHead", inputs=inputs, classes=classes)
         require_known("DistanceHead", "metric", metric, METRICS)
         require_known("DistanceHead", "logits", logits, LOGITS)
-        self.inputs = inputs
-        self.classes = classes
+        self.inputs = inputs = int(inputs)  # a file holds no numbers of NumPy
+        self.classes = classes = int(classes)
         self.metric = metric
         self.logits = logits
         self.normalise = normalise
@@ -426,6 +426,7 @@ class DistanceHead(nn.Module):
         from safetensors.torch import save_file
 
         state = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
+        state["beta"] = torch.tensor(self._beta, dtype=torch.float64)  # a head in half rounds it
         try:
             with replacing(Path(path)) as temporary:
                 save_file(state, temporary, {_FILE_KEY: json.dumps(self._arguments())})
@@ -446,6 +447,9 @@ class DistanceHead(nn.Module):
             arguments = json.loads(head[_FILE_KEY])
             made = cls(**arguments, dtype=tensors["threshold"].dtype)
             made.load_state_dict(tensors)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise InputError(f"{path}: cannot be read ({reason}); give a file of save()") from None
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(

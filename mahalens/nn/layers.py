@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -396,13 +395,6 @@ def scale_lengths(x: Tensor, beta: float) -> Tensor:
     return (unit / length * (length * largest) ** (1 - beta)).to(x.dtype)
 
 
-def without_autocast(device: str) -> AbstractContextManager[None]:
-    """Keep products in the dtype that is asked for, on devices that would change it."""
-    if not torch.amp.is_autocast_available(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
-
-
 def is_exporting() -> bool:
     """Return whether torch.export follows this call: sizes of batches are symbols then."""
     return torch.compiler.is_exporting()
@@ -439,7 +431,12 @@ def require_known(owner: str, option: str, value: str, known: Sequence[str]) -> 
 
 
 def require_width(owner: str, x: Tensor, inputs: int) -> None:
-    """Raise unless the last axis of ``x`` has ``inputs`` entries."""
+    """Raise unless ``x`` is a tensor whose last axis has ``inputs`` entries."""
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"{owner} of {inputs} inputs was given a {type(x).__name__}; give a tensor, as by "
+            "torch.as_tensor"
+        )
     if x.ndim < 1 or x.shape[-1] != inputs:
         raise InputError(
             f"{owner} of {inputs} inputs was given an array of shape {tuple(x.shape)}; "

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError, SingularCovarianceError
-from mahalens.geometry._checks import dtype_name, labels_of, require_finite, tensor_of
+from mahalens.geometry._checks import (
+    dtype_name,
+    labels_of,
+    require_finite,
+    tensor_of,
+    without_autocast,
+)
 from mahalens.geometry.ellipsoids import Ellipsoids, LowRankEllipsoids, from_covariance, from_data
 from mahalens.nn.layers import (
     is_exporting,
@@ -20,7 +27,6 @@ from mahalens.nn.layers import (
     root,
     set_parameters,
     weighted_squares,
-    without_autocast,
 )
 
 REMAINDERS = ("spherical", "diagonal")
@@ -100,9 +106,9 @@ class Mahalanobis(nn.Module):
         size = inputs * (classes + shapes * (rank + 1))
         require_parameters(f"Mahalanobis({inputs}, {classes}, {rank})", size, device, dtype)
         require_known("Mahalanobis", "remainder", remainder, REMAINDERS)
-        self.inputs = inputs
-        self.classes = classes
-        self.rank = rank
+        self.inputs = inputs = int(inputs)
+        self.classes = classes = int(classes)
+        self.rank = rank = int(rank)
         self.remainder = remainder
         self.shared = shared
         self.squared = squared
@@ -192,7 +198,8 @@ class Mahalanobis(nn.Module):
     def covariances(self) -> Tensor:
         """Σ_c [C, D, D]."""
         variances = (2 * self.log_spread).exp().expand(-1, self.inputs)
-        covariances = torch.diag_embed(variances) + self.axes.mT @ self.axes
+        with without_autocast(self.axes.device.type):
+            covariances = torch.diag_embed(variances) + self.axes.mT @ self.axes
         return covariances.expand(self.classes, -1, -1)
 
     @property
@@ -209,8 +216,10 @@ class Mahalanobis(nn.Module):
         """Return the ellipsoids as they are now, to measure many points or to look at their axes.
 
         Spherical remainders are kept as :class:`~mahalens.geometry.LowRankEllipsoids`, diagonal
-        ones make full ellipsoids.
+        ones make full ellipsoids. Those of half precision are in float32.
         """
+        if self.mu.dtype.itemsize < 4:
+            return copy.deepcopy(self).float().ellipsoids()
         count = self.classes
         if self.remainder == "diagonal":
             return from_covariance(self.mu.clone(), self.covariances.contiguous())

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.nn.layers import root, without_autocast
+from mahalens.geometry._checks import tensor_of, whole_tensor_of, without_autocast
+from mahalens.nn.layers import root
 
 if TYPE_CHECKING:
     from mahalens.nn.head import DistanceHead
@@ -51,6 +52,7 @@ def orthogonality_penalty(weight: Tensor, covariance: Tensor | None = None) -> T
         if covariance is None:
             gram = rows @ rows.mT
         else:
+            covariance = tensor_of("covariance", covariance, rows)
             if tuple(covariance.shape) != (inputs, inputs):
                 raise InputError(
                     f"covariance has shape {tuple(covariance.shape)} for rows of {inputs} inputs; "
@@ -160,6 +162,8 @@ def compactness_penalty(head: DistanceHead, features: Tensor, y: Tensor) -> Tens
         raise InputError(
             f"compactness_penalty was given a {type(head).__name__}; give a DistanceHead"
         )
+    features = tensor_of("features", features, head.prototypes)
+    y = whole_tensor_of("labels", y)
     squares: Tensor = head.distance(head.scaled(features)).square()
     if not isinstance(y, Tensor) or y.shape != squares.shape[:-1] or y.is_floating_point():
         kind = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"type {type(y).__name__}"

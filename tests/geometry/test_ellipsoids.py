@@ -30,7 +30,7 @@ from geometry_cases import (
 )
 
 from mahalens.errors import InputError
-from mahalens.geometry import load_ellipsoids
+from mahalens.geometry import load_ellipsoids, reconstruct
 from mahalens.geometry.ellipsoids import (
     DiagonalEllipsoids,
     FullEllipsoids,
@@ -101,6 +101,22 @@ class TestDistances:
         close(spheres.distances(x), torch.tensor([[5.0, 10.0]]))
         assert spheres.ranks.tolist() == [1, 0]
 
+    def test_autocast_does_not_touch_them(self, name):
+        ellipsoids, x = case(name, dtype=torch.float32)
+        again, points = copy.deepcopy(ellipsoids), x.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = from_covariance(ellipsoids.means, ellipsoids.covariances, **OPTIONS[name])
+            assert all(tensor.dtype == torch.float32 for tensor in made.tensors().values())
+            assert torch.equal(again.distances(x), ellipsoids.distances(x))
+            measured = again.distances(points)
+            found = reconstruct(again, measured, restarts=0)
+        close(measured, ellipsoids.distances(x))
+        close(found.x, reconstruct(ellipsoids, measured, restarts=0).x)
+        if name in WITH_DENSITY:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                densities = again.log_density(x)
+            close(densities, ellipsoids.log_density(x))
+
     @pytest.mark.parametrize("name", WITH_L1)
     def test_arrays_are_taken_as_tensors_are(self, name):
         ellipsoids, x = case(name, dtype=torch.float32)
@@ -108,6 +124,15 @@ class TestDistances:
             assert torch.equal(ellipsoids.distances(array), ellipsoids.distances(x))
             assert torch.equal(ellipsoids.nearest(array).indices, ellipsoids.nearest(x).indices)
         assert ellipsoids.distances(np.arange(10).reshape(2, 5)).shape == (2, 7)
+
+    def test_are_made_from_arrays(self, name):
+        ellipsoids, x = case(name, dtype=torch.float32)
+        arrays = {key: tensor.numpy() for key, tensor in ellipsoids.tensors().items()}
+        made = type(ellipsoids).from_tensors(arrays)
+        assert torch.equal(made.distances(x), ellipsoids.distances(x))
+        if name in WITH_DENSITY:
+            shares = made.responsibilities(x, WEIGHTS.numpy())
+            assert torch.equal(shares, made.responsibilities(x, WEIGHTS.float()))
 
 
 class TestRefusals:
@@ -330,6 +355,7 @@ class TestMixture:
     @pytest.mark.parametrize("name", WITH_DENSITY)
     def test_is_that_of_torch_and_rows_sum_to_one_even_far_away(self, name, dtype):
         ellipsoids, x = case(name)
+        largest = torch.finfo(dtype).max
         normal = torch.distributions.MultivariateNormal(ellipsoids.means, ellipsoids.covariances)
         wanted = normal.log_prob(x[:, None])
         close(ellipsoids.log_density(x), wanted)
@@ -338,9 +364,12 @@ class TestMixture:
             joint = wanted + shares.log()
             close(ellipsoids.responsibilities(x, weights), joint.softmax(dim=1))
             close(ellipsoids.log_likelihood(x, weights), joint.logsumexp(dim=1))
-        for far in (1e6, torch.finfo(dtype).max ** 0.7):  # the squares of distances overflow
-            shares = ellipsoids.to(dtype).responsibilities(far * x.to(dtype))
+        # The squares of distances overflow, or the distances themselves.
+        narrow = ellipsoids._rescaled(1e-30)
+        for kind, far in ((ellipsoids, 1e6), (ellipsoids, largest**0.7), (narrow, largest / 100)):
+            shares = kind.to(dtype).responsibilities(far * x.to(dtype))
             close(shares.sum(dim=1), torch.ones(9))
+        assert narrow.to(dtype).log_likelihood(largest / 100 * x.to(dtype)).eq(-torch.inf).all()
 
     def test_an_ellipsoid_of_no_weight_has_no_share(self):
         ellipsoids = make("diagonal", 2)

@@ -124,6 +124,12 @@ class TestFromClusters:
         ellipsoids, labels = from_clusters(x.numpy(), 4, **options)
         close(ellipsoids.covariances, from_data(x, labels, **options).covariances)
 
+    def test_an_offset_does_not_hide_them(self, dtype):
+        x, truth = normal(200, 6, dtype=dtype), torch.arange(200) % 2
+        x = x + 9 * truth[:, None] + 1e5
+        labels = from_clusters(x, 2, kind="spherical")[1]
+        assert torch.equal(labels, truth) or torch.equal(labels, 1 - truth)
+
     def test_a_seed_decides(self):
         x = normal(200, 3, dtype=torch.float32)
         state = torch.random.get_rng_state()

@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 from geometry_cases import DTYPES, NAN, normal, refused
 
-from mahalens.geometry import Gaussian
+from mahalens.geometry import Gaussian, ledoit_wolf_shrinkage
 
 SHAPES = [((), 1), ((), 10), ((3,), 4), ((2, 3), 3)]
 
@@ -264,6 +264,9 @@ class TestGradients:
         x = gaussian.mean[None].clone().requires_grad_()
         Gaussian(mean, factor).mahalanobis(x).sum().backward()
         assert not any(bool(leaf.grad.any()) for leaf in (mean, factor, x))
+        (slope,) = torch.autograd.grad(gaussian.mahalanobis(x).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(slope.sum() + slope.square().sum(), x, allow_unused=True)
+        assert second is None or not bool(second.any())
         alone = points(gaussian).requires_grad_()
         both = torch.cat([gaussian.mean[None], alone.detach()]).requires_grad_()
         gaussian.mahalanobis(both).sum().backward()
@@ -301,6 +304,21 @@ class TestValueObject:
         assert torch.equal(gaussian.factor, Gaussian.from_data(torch.from_numpy(x)).factor)
         assert torch.equal(gaussian.mahalanobis(x), gaussian.mahalanobis(torch.from_numpy(x)))
         assert Gaussian.from_covariance(x[0], np.eye(3)).dim == 3
+
+    def test_autocast_does_not_touch_them(self):
+        gaussian, x = make((), 10, torch.float32), normal(40, 10, dtype=torch.float32)
+        calls = [
+            lambda: gaussian.covariance,
+            lambda: gaussian.precision,
+            lambda: gaussian.whitening("zca"),
+            lambda: gaussian.whiten(x),
+            lambda: gaussian.unwhiten(x),
+            lambda: gaussian.sample(5, torch.Generator().manual_seed(0)),
+            lambda: ledoit_wolf_shrinkage(x),
+        ]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = [call() for call in calls]
+        assert all(torch.equal(value, call()) for value, call in zip(inside, calls, strict=True))
 
     def test_distances_are_numbers_where_their_squares_are_not(self):
         gaussian = Gaussian(torch.zeros(2), torch.eye(2))

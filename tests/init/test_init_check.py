@@ -155,6 +155,9 @@ class TestPrototypes:
         )
         good = check_init(nn.Sequential(self.layer([[0.2, 0.5], [0.8, 0.5]])), X)
         assert str(good) == "ready to train: nothing wrong in 1 layer on 200 samples"
+        large = self.layer([[0.2, 0.5], [0.8, 0.5]])
+        large.mu.data *= 1e40  # too large for float32
+        assert check_init(nn.Sequential(large), 1e40 * X).ok
 
     def test_copies_and_constants(self):
         layer = self.layer([[0.2, 0.5], [0.8, 0.5], [0.2, 0.5], [0.2, 0.5]], [1.0, 1.0, 1.0, 2.0])

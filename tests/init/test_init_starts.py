@@ -314,6 +314,12 @@ class TestPlacedAndScaled:
         assert torch.equal(layer.weight, weight)
         torch.testing.assert_close(layer.bias.detach(), bias)
 
+    def test_arrays_are_accepted(self):
+        starts = [whiten_(linear(4, 4), x).weight for x in (X, X.numpy())]
+        assert torch.equal(*starts)
+        draws = [kaiming_through_samples(x, 6, seeded(5))[1] for x in (X, X.numpy())]
+        assert torch.equal(*draws)
+
     def test_points_and_prototypes_are_samples(self):
         for layer, name in ((PointSlope(4, 6), "point"), (OffsetL2(4, 6), "mu")):
             sample_point_bias_(layer.double(), X, generator=seeded())

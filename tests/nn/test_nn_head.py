@@ -663,6 +663,27 @@ class TestFiles:
         for mine, theirs in zip(loaded.assess(x.float()), head.assess(x.float()), strict=True):
             assert torch.equal(mine, theirs)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    def test_a_head_in_half_precision_measures_as_before(self, dtype, tmp_path):
+        head, x = DistanceHead(4, 3, normalise=0.3).to(dtype), draw((7, 4), 1).to(dtype)
+        head.save(tmp_path / "head.safetensors")
+        loaded = DistanceHead.load(tmp_path / "head.safetensors")
+        assert repr(loaded) == repr(head)
+        assert torch.equal(loaded(x), head(x))
+
+    def test_sizes_of_numpy(self, tmp_path):
+        x, y = foreign(inputs=4)
+        sizes = [np.int64(n) for n in (4, int(y.max()) + 1, 2)]
+        head = DistanceHead(*sizes[:2], metric="low-rank", rank=sizes[2], normalise="none")
+        head.fit_prototypes(x.float(), y).save(tmp_path / "head.safetensors")
+        assert repr(DistanceHead.load(tmp_path / "head.safetensors")) == repr(head)
+
+    def test_a_file_that_is_not_there_is_one_line(self, tmp_path):
+        refuses(
+            r".*cannot be read \(No such file or directory\)", DistanceHead.load, tmp_path / "x"
+        )
+        refuses(r".*cannot be read \(Is a directory\)", DistanceHead.load, tmp_path)
+
     @pytest.mark.parametrize("content", [b"", b"x" * 40, None], ids=["empty", "junk", "other"])
     def test_other_files_are_refused(self, content, tmp_path):
         path = tmp_path / "head.safetensors"

@@ -5,6 +5,7 @@ import inspect
 import io
 import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -291,6 +292,12 @@ class TestRefusals:
     def test_another_width(self, name, shape):
         message = rf"\w+ of {D} inputs was given an array of shape \(.*; give \[..., {D}\]$"
         refuses(message, made(name), torch.zeros(shape, dtype=torch.float64))
+
+    @pytest.mark.parametrize("name", WITH_PARAMETERS)
+    def test_arrays(self, name):
+        refuses(
+            rf"\w+ of {D} inputs was given a ndarray; give a tensor", made(name), np.zeros((5, D))
+        )
 
     @pytest.mark.parametrize(
         ("make", "message"),

@@ -30,6 +30,10 @@ class TestValues:
         torch.testing.assert_close(layer(x), wanted)
         torch.testing.assert_close(layer.log_determinants, torch.logdet(layer.covariances))
         assert layer.half().log_determinants.dtype == torch.float16
+        layer = layer.float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = layer.covariances
+        assert torch.equal(inside, layer.covariances)
 
     def test_as_ellipsoids(self, name, dtype):
         layer, x = made(name, dtype), draw((6, 4), 0, dtype)
@@ -37,6 +41,10 @@ class TestValues:
         assert found.kind == ("full" if "diagonal" in name else "low-rank+remainder")
         torch.testing.assert_close(found.distances(x), layer(x).detach(), rtol=1e-4, atol=1e-5)
         assert not found.means.requires_grad
+        half = layer.bfloat16()
+        assert torch.equal(
+            half.ellipsoids().distances(x.float()), half.float().ellipsoids().distances(x.float())
+        )
 
     @pytest.mark.parametrize("away", [0.0, 1e3])
     @pytest.mark.parametrize("remainder", ["", ", diagonal"])

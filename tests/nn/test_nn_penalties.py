@@ -297,6 +297,14 @@ def test_compiled_by_torch(penalty):
     torch.testing.assert_close(compiled(Z), penalty(Z))
 
 
+def test_arrays_are_accepted():
+    covariance = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+    wanted = orthogonality_penalty(Z, covariance)
+    assert torch.equal(orthogonality_penalty(Z, covariance.double().numpy()), wanted)
+    arrays = X.numpy(), LABELS.numpy()
+    assert torch.equal(compactness_penalty(HEAD, *arrays), compactness_penalty(HEAD, X, LABELS))
+
+
 def test_compactness_is_measured_where_the_head_measures():
     x = draw((40, 4), 0, torch.float64)
     y = torch.arange(40) % 2

@@ -26,6 +26,7 @@ from mahalens.geometry._checks import (
     require_same_kind,
     require_tensor,
     tensor_of,
+    untouched_by_autocast,
 )
 from mahalens.geometry.covariance import root
 from mahalens.geometry.ellipsoids.products import (
@@ -74,6 +75,7 @@ class Ellipsoids(ABC):
     """One spread [K] for all directions without an axis, where a kind has it."""
 
     def __init__(self, means: Tensor) -> None:
+        means = tensor_of("means", means)
         require_tensor("means", means, "[..., K, D]")
         if means.ndim != 2:
             raise InputError(f"means have shape {list(means.shape)}, wanted [K, D]")
@@ -120,12 +122,14 @@ class Ellipsoids(ABC):
 
     # What all kinds can do
 
+    @untouched_by_autocast
     def tangent(self, x: Tensor, norm: Norm = "l2") -> Tangent:
         """Return the distances of the rows of x [N, D] with their slopes."""
         x = self._ordinary_points(x)
         self._require_norm(norm)
         return self._tangent(x, norm)
 
+    @untouched_by_autocast
     def descend(self, x: Tensor, targets: Tensor, norm: Norm = "l2") -> Tensor:
         """Return the gradient [N, D] of ``½ Σ_k (d_k(x) - target_k)²`` for targets [N, K]."""
         x = self._ordinary_points(x)
@@ -136,6 +140,7 @@ class Ellipsoids(ABC):
         tangent = self._tangent(x, norm)
         return tangent.pull(tangent.distances - targets)
 
+    @untouched_by_autocast
     def distances(self, x: Tensor, *, squared: bool = False, norm: Norm = "l2") -> Tensor:
         """Return the distance of every row of x [N, D] to every ellipsoid: [N, K].
 
@@ -277,6 +282,7 @@ class Ellipsoids(ABC):
     def _logarithms(self, weights: Tensor | None) -> Tensor | float:
         if weights is None:
             return -math.log(len(self))
+        weights = tensor_of("weights", weights, self.means)
         require_tensor("weights", weights, "[..., K]")
         require_same_kind("weights", weights, "these ellipsoids", self.means)
         if weights.shape != (len(self),) or not bool((weights.detach() >= 0).all()):
@@ -477,7 +483,8 @@ def joint_density(
 
     The square of a distance can leave the range of its type; the difference of two need not.
     """
-    distances = ellipsoids.distances(x)
+    # Where all are infinite, none has a larger share: infinity less infinity is no number.
+    distances = ellipsoids.distances(x).clamp(max=torch.finfo(ellipsoids.dtype).max / 4)
     nearest = distances.detach().amin(1, keepdim=True)  # a constant: the gradient is the same
     constant = ellipsoids.dim * math.log(2 * math.pi) + ellipsoids.log_determinants
     squares = (distances - nearest) * (distances + nearest)

@@ -182,7 +182,9 @@ def from_clusters(
             f"{count} clusters in x of shape {list(x.shape)}; wanted [N, D] with at least as many "
             "samples as clusters"
         )
-    samples = (x.detach() / estimation.units(x, (-2, -1))).cpu().numpy()
+    # k-means subtracts squares, which lose their digits to an offset.
+    _, centred = estimation.centre(x.detach() / estimation.units(x, (-2, -1)))
+    samples = centred.cpu().numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of empty clusters, which are refused below
         centres, labels = kmeans2(samples, count, iter=1, minit="++", rng=seed)
@@ -545,11 +547,11 @@ class RankChoice:
             return cls(None, remainder, explained, error)  # type: ignore[arg-type]
         if explained is not None or error is not None:
             raise InputError(f'a target is given with rank {rank!r}; it needs rank="auto"')
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= dim:
+        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 1 <= rank <= dim:
             raise InputError(
                 f'rank is {rank!r}, wanted a whole number from 1 to D = {dim}, or "auto"'
             )
-        return cls(rank, remainder)  # type: ignore[arg-type]
+        return cls(int(rank), remainder)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,11 @@ from mahalens.files import open_file
 from mahalens.geometry._checks import (
     require_finite,
     require_same_kind,
-    require_spreads,
     require_tensor,
+    spreads_of,
+    tensor_of,
+    untouched_by_autocast,
+    without_autocast,
 )
 from mahalens.geometry.covariance import root
 from mahalens.geometry.ellipsoids.base import KIND_KEY, Ellipsoids
@@ -65,8 +68,7 @@ class DiagonalEllipsoids(Ellipsoids):
 
     def __init__(self, means: Tensor, spreads: Tensor) -> None:
         super().__init__(means)
-        require_spreads("spreads", spreads, means, means.shape)
-        self.spreads = spreads
+        self.spreads = spreads_of("spreads", spreads, self.means, self.means.shape)
 
     @property
     def covariances(self) -> Tensor:
@@ -134,8 +136,7 @@ class SphericalEllipsoids(DiagonalEllipsoids):
 
     def __init__(self, means: Tensor, spreads: Tensor) -> None:
         Ellipsoids.__init__(self, means)
-        require_spreads("spreads", spreads, means, means.shape[:1])
-        self.spreads = spreads
+        self.spreads = spreads_of("spreads", spreads, self.means, self.means.shape[:1])
 
     def _along_inputs(self) -> Tensor:
         return self.spreads[:, None].expand(-1, self.dim)
@@ -247,6 +248,7 @@ class LowRankEllipsoids(_RowEllipsoids):
         self, means: Tensor, axes: Tensor, spreads: Tensor, remainder: Tensor | None = None
     ) -> None:
         super().__init__(means)
+        means, axes = self.means, tensor_of("axes", axes, self.means)
         require_tensor("axes", axes, "[..., K, R, D]")
         require_same_kind("axes", axes, "means", means)
         count, dim = means.shape
@@ -258,13 +260,12 @@ class LowRankEllipsoids(_RowEllipsoids):
         if axes.shape[1] > dim:
             raise InputError(f"axes have rank {axes.shape[1]}, wanted at most D = {dim}")
         require_finite("axes", axes)
-        require_spreads("spreads", spreads, means, axes.shape[:2])
-        self.axes, self.spreads, self.remainder = axes, spreads, remainder
+        self.axes, self.spreads = axes, spreads_of("spreads", spreads, means, axes.shape[:2])
         self.kind = "low-rank" if remainder is None else "low-rank+remainder"
         self._require_orthonormal()
         if remainder is not None:
-            require_spreads("remainder", remainder, means, (count,))
-            self._require_longest(remainder)
+            self.remainder = spreads_of("remainder", remainder, means, (count,))
+            self._require_longest(self.remainder)
 
     @property
     def ranks(self) -> Tensor:
@@ -272,6 +273,7 @@ class LowRankEllipsoids(_RowEllipsoids):
         return self._cached("ranks", lambda: self._has_axis().sum(dim=1))
 
     @property
+    @untouched_by_autocast
     def covariances(self) -> Tensor:
         """``Σ_r spread_r² axis_r axis_rᵀ``, plus remainder² across the axes if there is one."""
         variances = self.spreads.square()
@@ -394,7 +396,8 @@ class LowRankEllipsoids(_RowEllipsoids):
 @torch.no_grad()
 def _require_upright(subject: str, rows: Tensor, squares: Tensor, remedy: str) -> None:
     """Raise unless rows [..., R, D] are at right angles and have these squared lengths [..., R]."""
-    tilt = (rows @ rows.mT - torch.diag_embed(squares)).abs().max().item()
+    with without_autocast(rows.device.type):
+        tilt = (rows @ rows.mT - torch.diag_embed(squares)).abs().max().item()
     if tilt > _LARGEST_TILT:
         raise InputError(f"{subject} off by {tilt:.3g} from unit length and right angles{remedy}")
 
@@ -443,10 +446,10 @@ class FullEllipsoids(_RowEllipsoids):
 
     def __init__(self, means: Tensor, whitening: Tensor) -> None:
         super().__init__(means)
-        _require_whitening(means, whitening, means.shape[1])
-        self.whitening = whitening
+        self.whitening = _whitening_of(whitening, self.means, self.dim)
 
     @property
+    @untouched_by_autocast
     def covariances(self) -> Tensor:
         """``Σ_k = W_k⁻¹ W_k⁻ᵀ`` [K, D, D]."""
         identity = torch.eye(self.dim, dtype=self.dtype, device=self.device)
@@ -504,8 +507,9 @@ class FullEllipsoids(_RowEllipsoids):
         return super()._descend(x, targets, norm)
 
 
-def _require_whitening(means: Tensor, whitening: Tensor, size: int) -> None:
-    """Raise unless whitening is [K, size, size], lower triangular with a positive diagonal."""
+def _whitening_of(whitening: Tensor, means: Tensor, size: int) -> Tensor:
+    """Return whitening [K, size, size], lower triangular with a positive diagonal, or raise."""
+    whitening = tensor_of("whitening", whitening, means)
     require_tensor("whitening", whitening, "[..., K, D, D]")
     require_same_kind("whitening", whitening, "means", means)
     shape = [len(means), size, size]
@@ -524,6 +528,7 @@ def _require_whitening(means: Tensor, whitening: Tensor, size: int) -> None:
             f"whitening has {fault}, wanted lower triangular with a positive diagonal; "
             "covariances go to from_covariance"
         )
+    return whitening
 
 
 class SharedBasisEllipsoids(Ellipsoids):
@@ -549,6 +554,7 @@ class SharedBasisEllipsoids(Ellipsoids):
 
     def __init__(self, means: Tensor, basis: Tensor, whitening: Tensor, remainder: Tensor) -> None:
         super().__init__(means)
+        means, basis = self.means, tensor_of("basis", basis, self.means)
         require_tensor("basis", basis, "[..., Q, D]")
         require_same_kind("basis", basis, "means", means)
         require_finite("basis", basis)
@@ -558,9 +564,9 @@ class SharedBasisEllipsoids(Ellipsoids):
                 f"{self.dim}"
             )
         _require_upright("basis is", basis, basis.new_ones(len(basis)), "; orthonormalise it")
-        require_spreads("remainder", remainder, means, (len(means),))
-        _require_whitening(means, whitening, len(basis))
-        self.basis, self.whitening, self.remainder = basis, whitening, remainder
+        self.remainder = spreads_of("remainder", remainder, means, means.shape[:1])
+        self.whitening = _whitening_of(whitening, means, len(basis))
+        self.basis = basis
 
     @property
     def ranks(self) -> Tensor:
@@ -568,6 +574,7 @@ class SharedBasisEllipsoids(Ellipsoids):
         return torch.full((len(self),), len(self.basis), device=self.device)
 
     @property
+    @untouched_by_autocast
     def covariances(self) -> Tensor:
         """``basisᵀ S_k basis``, plus remainder² across the basis [K, D, D]."""
         within = self._inner().covariances
@@ -584,11 +591,13 @@ class SharedBasisEllipsoids(Ellipsoids):
     def _more(self) -> str:
         return f", basis={len(self.basis)}"
 
+    @untouched_by_autocast
     def _inner(self) -> FullEllipsoids:
         """Return the ellipsoids within the basis, relative to the centre of the means."""
         centre = self.means.detach().mean(dim=0)
         return FullEllipsoids((self.means - centre) @ self.basis.T, self.whitening)
 
+    @untouched_by_autocast
     def _outer(self) -> SphericalEllipsoids:
         """Return what is left of the means across the basis, as spheres."""
         means = self.means - self.means.detach().mean(dim=0)
