@@ -161,12 +161,24 @@ def spread_ratio(a: ArrayLike, b: ArrayLike) -> SpreadRatio:
         return SpreadRatio(x.n, y.n, x.std, y.std, None, None)
     p_value = 1.0  # also for two values, which are equally far from their median
     if min(x.n, y.n) > 2:
-        # The statistic divides by 0 if all deviations of a sample are equal.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            levene_p = float(stats.levene(first, second, center="median").pvalue)
-        p_value = 1.0 if math.isnan(levene_p) else levene_p
+        p_value = _brown_forsythe_p(first, second)
     ratio = x.std / y.std if y.std > 0 else math.inf
     return SpreadRatio(x.n, y.n, x.std, y.std, ratio, p_value)
+
+
+def _brown_forsythe_p(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    from mahalens.stats.comparisons import without_rounding
+
+    # If all deviations of a sample are equal, only their rounding is left to divide by.
+    quarters = (first / 4, second / 4)  # the difference of two large numbers may overflow
+    sizes = np.concatenate([np.abs(values - np.median(values)) for values in quarters])
+    largest = np.concatenate([np.full(values.size, np.abs(values).max()) for values in quarters])
+    sizes = without_rounding(sizes, largest)
+    if np.ptp(sizes[: first.size]) == np.ptp(sizes[first.size :]) == 0:
+        return float(sizes[0] == sizes[-1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_value = float(stats.levene(first, second, center="median").pvalue)
+    return 1.0 if math.isnan(p_value) else p_value
 
 
 def as_vector(values: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -118,6 +118,9 @@ def test_spread_ratio_is_brown_and_forsythes():
         ([1.0, 1.0], [3.0, 3.0], None, None),
         ([1.0, 2.0], [4.0, 8.0], 0.25, 1.0),
         ([1.0, 2.0, 4.0], [3.0, 3.0, 3.0], math.inf, None),
+        ([1.0, 2.0] * 3, [4.0, 8.0] * 3, 0.25, 0.0),
+        # Equal spreads, up to rounding of 1.4 - 1.1 and 2.4 - 2.1.
+        ([1.1, 1.4] * 6, [2.1, 2.4] * 6, pytest.approx(1.0), 1.0),
     ],
 )
 def test_spread_ratio_at_its_limits(a, b, ratio, p):
