@@ -114,7 +114,10 @@ def proportion(k: SupportsIndex, n: SupportsIndex) -> Proportion:
         >>> result.share, [round(end, 3) for end in result.ci95]
         (0.7, [0.481, 0.855])
     """
-    k, n = operator.index(k), operator.index(n)
+    try:
+        k, n = operator.index(k), operator.index(n)
+    except TypeError:
+        raise InputError(f"k = {k!r} of n = {n!r} are not counts; pass whole numbers") from None
     if n < 1 or not 0 <= k <= n:
         raise InputError(
             f"k = {k} of n = {n} is not a share of trials; pass counts with 0 <= k <= n and n >= 1"
@@ -184,8 +187,10 @@ def _brown_forsythe_p(first: NDArray[np.float64], second: NDArray[np.float64]) -
 def as_vector(values: ArrayLike, name: str) -> NDArray[np.float64]:
     """Convert to a float64 vector with one number per trial, or raise :class:`InputError`."""
     try:
+        if isinstance(values, np.ma.MaskedArray):
+            values = values.astype(np.float64).filled(np.nan)
         vector = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: tensors with gradients
         raise InputError(
             f"{name} must be numbers, one per trial, but could not be read ({error}); "
             "pass a flat sequence of floats with NaN or None where a trial has no value"
