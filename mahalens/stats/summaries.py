@@ -114,7 +114,10 @@ def proportion(k: SupportsIndex, n: SupportsIndex) -> Proportion:
         >>> result.share, [round(end, 3) for end in result.ci95]
         (0.7, [0.481, 0.855])
     """
-    k, n = operator.index(k), operator.index(n)
+    try:
+        k, n = operator.index(k), operator.index(n)
+    except TypeError:
+        raise InputError(f"k = {k!r} of n = {n!r} are not counts; pass whole numbers") from None
     if n < 1 or not 0 <= k <= n:
         raise InputError(
             f"k = {k} of n = {n} is not a share of trials; pass counts with 0 <= k <= n and n >= 1"
@@ -161,19 +164,33 @@ def spread_ratio(a: ArrayLike, b: ArrayLike) -> SpreadRatio:
         return SpreadRatio(x.n, y.n, x.std, y.std, None, None)
     p_value = 1.0  # also for two values, which are equally far from their median
     if min(x.n, y.n) > 2:
-        # The statistic divides by 0 if all deviations of a sample are equal.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            levene_p = float(stats.levene(first, second, center="median").pvalue)
-        p_value = 1.0 if math.isnan(levene_p) else levene_p
+        p_value = _brown_forsythe_p(first, second)
     ratio = x.std / y.std if y.std > 0 else math.inf
     return SpreadRatio(x.n, y.n, x.std, y.std, ratio, p_value)
+
+
+def _brown_forsythe_p(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    from mahalens.stats.comparisons import without_rounding
+
+    # If all deviations of a sample are equal, only their rounding is left to divide by.
+    quarters = (first / 4, second / 4)  # the difference of two large numbers may overflow
+    sizes = np.concatenate([np.abs(values - np.median(values)) for values in quarters])
+    largest = np.concatenate([np.full(values.size, np.abs(values).max()) for values in quarters])
+    sizes = without_rounding(sizes, largest)
+    if np.ptp(sizes[: first.size]) == np.ptp(sizes[first.size :]) == 0:
+        return float(sizes[0] == sizes[-1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_value = float(stats.levene(first, second, center="median").pvalue)
+    return 1.0 if math.isnan(p_value) else p_value
 
 
 def as_vector(values: ArrayLike, name: str) -> NDArray[np.float64]:
     """Convert to a float64 vector with one number per trial, or raise :class:`InputError`."""
     try:
+        if isinstance(values, np.ma.MaskedArray):
+            values = values.astype(np.float64).filled(np.nan)
         vector = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: tensors with gradients
         raise InputError(
             f"{name} must be numbers, one per trial, but could not be read ({error}); "
             "pass a flat sequence of floats with NaN or None where a trial has no value"

@@ -271,9 +271,9 @@ class Ratio(_OfPair, frozen=True):
         summary = stats.summarise(_total(logs, scale=1.0))
         ends = ""
         if summary.ci95 is not None:
-            low, high = (show(math.exp(end)) for end in summary.ci95)
+            low, high = (show(_exp(end)) for end in summary.ci95)
             ends = f", 95 % interval {low} to {high}"
-        ratio = math.exp(summary.mean)
+        ratio = _exp(summary.mean)
         why = f"{of}: {show(ratio)} (geometric mean{ends}); {wanted}"
         beyond = stats.summarise(_total(logs, -math.log(self.bound), scale=1.0))
         return Finding(_lies(self.side, 0.0, beyond), ratio, why, summary.n)
@@ -735,6 +735,12 @@ def _lies(side: str, bound: float, summary: Summary) -> bool | None:
     if side == "above":
         low, high, bound = -high, -low, -bound
     return _decide(summary.n, high < bound, low >= bound)
+
+
+def _exp(logarithm: float) -> float:
+    """Return the number with this logarithm, infinite where it is too large for a float."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(logarithm))
 
 
 def _all_hold(outcomes: Sequence[bool | None]) -> bool | None:

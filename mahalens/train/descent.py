@@ -17,7 +17,7 @@ from mahalens.data import stream
 from mahalens.errors import InputError
 from mahalens.train.compiled import NON_FINITE, PLATEAU, REACHED, RUNNING, CompiledEngine, Recipe
 from mahalens.train.objective import Objective
-from mahalens.train.solver import StackedSolver, Status
+from mahalens.train.solver import StackedSolver, Status, real, whole
 from mahalens.train.stack import TrialStack
 
 _MOST_ORDERS = 1 << 22  # row numbers held at a time for shuffled batches
@@ -44,6 +44,7 @@ class Batches:
     def __post_init__(self) -> None:
         # Whole numbers of numpy and torch are whole numbers too.
         object.__setattr__(self, "seeds", _whole(self.seeds))
+        object.__setattr__(self, "size", whole("batch size", self.size))
         if self.size < 1:
             raise InputError(f"a batch size of {self.size}; give at least 1")
         seeds = [self.seeds] if isinstance(self.seeds, int) else list(self.seeds)
@@ -136,6 +137,9 @@ class Descent(StackedSolver):
         super().__init__(objective, start, epochs)
         if batches is not None:
             batches.check(len(start))
+        gain = real("gain", gain)
+        target = None if target is None else real("target", target)
+        patience = None if patience is None else whole("patience", patience)
         if target is not None and math.isnan(target):
             raise InputError(f"a target of {target}; give a loss to stop at")
         if patience is not None and patience < 1:
@@ -272,7 +276,10 @@ class Descent(StackedSolver):
 
 def _rates(lr: float | Sequence[float] | Tensor, trials: int) -> Tensor:
     """Return a learning rate per trial, ``[T]``."""
-    rates = torch.as_tensor(lr, dtype=torch.float64).detach().cpu()
+    try:
+        rates = torch.as_tensor(lr, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"a learning rate of {lr!r}; give one number, or one per trial") from None
     if rates.ndim > 1 or (rates.ndim == 1 and len(rates) != trials):
         raise InputError(
             f"learning rates of shape {list(rates.shape)} for {trials} trials; give one number, or "
@@ -302,6 +309,7 @@ class SGD(Descent):
         momentum: float = 0.0,
         **options: Unpack[DescentOptions],
     ) -> None:
+        momentum = real("momentum", momentum)
         if not 0 <= momentum < 1:
             raise InputError(f"a momentum of {momentum}; give a number in [0, 1)")
         self.momentum = momentum
@@ -335,9 +343,10 @@ class Adam(Descent):
         eps: float = 1e-8,
         **options: Unpack[DescentOptions],
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas):
+        pair = [real("betas", beta) for beta in betas] if isinstance(betas, Iterable) else []
+        if len(pair) != 2 or not all(0 <= beta < 1 for beta in pair):
             raise InputError(f"betas of {betas}; give two numbers in [0, 1)")
-        if not (math.isfinite(eps) and eps >= 0):
+        if not (math.isfinite(real("eps", eps)) and eps >= 0):
             raise InputError(f"an eps of {eps}; give a small number, not below 0")
         self.betas, self.eps = betas, eps
         recipe = Recipe(adam=True, momentum=betas[0], beta2=betas[1], eps=eps)

@@ -87,6 +87,10 @@ def fit(
     x = tensor_of("x", x, start.values)
     labels = loss == "cross-entropy"
     y = whole_tensor_of("y", y) if labels else tensor_of("y", y, start.values)
+    for name, value in (("x", x), ("y", y)):
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise InputError(f"{name} is a {kind}; give a tensor or a NumPy array")
     objective = objective_type(start.model, x, y, engine=engine, own=own)
     if batch_size is not None:
         if solver_type is Newton:

@@ -204,9 +204,14 @@ class _ConvergingSolver(StackedSolver):
 
     @property
     def scale(self) -> Tensor:
-        """The unit of the loss: the mean square of the targets, or 1 if they are labels."""
-        y = self.objective.y
-        mean: Tensor = y.square().mean() if y.dtype.is_floating_point else self.values.new_ones(())
+        """The unit of the loss, ``[A]`` or ``[]``: the mean square of the targets, 1 for labels."""
+        y, trials = self.objective.y, self.objective.trials
+        if not y.dtype.is_floating_point:
+            return self.values.new_ones(())
+        if trials is not None:
+            y = torch.stack([self.objective.data_of(trial)[1] for trial in range(trials)])
+            return y.flatten(1).square().mean(1)[self.active]
+        mean: Tensor = y.square().mean()
         return mean
 
     def is_zero(self, loss: Tensor) -> Tensor:

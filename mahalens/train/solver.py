@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -238,6 +239,7 @@ class StackedSolver(ShownSolver, abc.ABC):
     """
 
     def __init__(self, objective: Objective, start: TrialStack, limit: int) -> None:
+        limit = whole("epochs", limit)
         if limit < 1:
             raise InputError(f"{limit} epochs; give at least 1")
         if not len(start):
@@ -370,6 +372,24 @@ class StackedSolver(ShownSolver, abc.ABC):
         self._curve_epochs = state["curve.epochs"].tolist()
         self._curve_losses = list(state["curve.losses"].to(device))
         self.history.restore(state)
+
+
+def whole(what: str, value: Any) -> int:
+    """Return a whole number, also one of NumPy or torch, or raise."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"{what}: {value!r} is not a whole number; give one") from None
+
+
+def real(what: str, value: Any) -> float:
+    """Return a number as a float, or raise."""
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"{what}: {value!r} is not a number; give one")
 
 
 def _copies(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import sys
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
@@ -60,6 +61,11 @@ def test_equal_values_have_no_width(value, count):
     summary = summarise([value] * count)
     assert (summary.mean, summary.median, summary.min, summary.max) == (value,) * 4
     assert (summary.std, summary.variance, summary.ci95) == (0.0, 0.0, (value, value))
+
+
+def test_masked_values_are_missing():
+    summary = summarise(np.ma.array([1.0, 2.0, 1000.0], mask=[False, False, True]))
+    assert (summary.mean, summary.n, summary.dropped) == (1.5, 2, 1)
 
 
 def test_squares_of_diverged_trials_do_not_overflow_the_spread():
@@ -118,6 +124,9 @@ def test_spread_ratio_is_brown_and_forsythes():
         ([1.0, 1.0], [3.0, 3.0], None, None),
         ([1.0, 2.0], [4.0, 8.0], 0.25, 1.0),
         ([1.0, 2.0, 4.0], [3.0, 3.0, 3.0], math.inf, None),
+        ([1.0, 2.0] * 3, [4.0, 8.0] * 3, 0.25, 0.0),
+        # Equal spreads, up to rounding of 1.4 - 1.1 and 2.4 - 2.1.
+        ([1.1, 1.4] * 6, [2.1, 2.4] * 6, pytest.approx(1.0), 1.0),
     ],
 )
 def test_spread_ratio_at_its_limits(a, b, ratio, p):
@@ -134,6 +143,8 @@ def test_spread_ratio_at_its_limits(a, b, ratio, p):
         (lambda: summarise(3.0), r"values has shape \[\]"),
         (lambda: summarise(["a"]), "values must be numbers"),
         (lambda: summarise([[1.0], [1.0, 2.0]]), "values must be numbers"),
+        (lambda: summarise(torch.ones(2, requires_grad=True)), "values must be numbers.*detach"),
+        (lambda: proportion(2.0, 5), "k = 2.0 of n = 5 are not counts"),
         (lambda: proportion(0, 0), "k = 0 of n = 0 is not a share"),
         (lambda: proportion(-1, 3), "k = -1 of n = 3 is not a share"),
         (lambda: proportion(4, 3), "k = 4 of n = 3 is not a share"),

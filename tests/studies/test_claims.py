@@ -365,6 +365,12 @@ def test_a_ratio_is_the_geometric_mean_with_its_interval(side, bound):
     assert finding.holds is (True if places[0] else False if places[1] else None)
 
 
+def test_an_interval_of_ratios_may_leave_the_numbers():
+    finding = finding_of(RATIO, a=[1e-30, 1.0], b=[1.0, 1e-30])
+    assert (finding.holds, finding.measured) == (None, pytest.approx(1.0))
+    assert "to inf" in finding.why
+
+
 @pytest.mark.parametrize("zeros", [15, 20])
 def test_ratios_without_a_logarithm_are_not_left_out(zeros):
     a = np.where(np.arange(20) < zeros, 0.0, 0.9)

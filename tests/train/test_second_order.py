@@ -600,3 +600,13 @@ class TestCurvatureRange:
         assert bool(wanted.any())
         asked = torch.arange(12) % 2 == 0
         assert torch.equal(curves_down(objective, trials, asked), wanted & asked)
+
+
+def test_targets_of_one_trial_are_no_measure_for_another():
+    """A trial of small targets ends as it would alone, beside one of large targets."""
+    modules = [nn.Sequential(nn.Linear(2, 1)).double() for _ in range(2)]
+    x, y = normal(30, 2), normal(30, 1)
+    options = {"epochs": 100, "solver": "newton"}
+    done = fit(modules, x, torch.stack([1e6 * y, 1e-3 * y]), **options)
+    alone = fit(modules[1:], x, 1e-3 * y, **options)
+    assert done.statuses[1] is alone.statuses[0] is Status.LOCAL_MINIMUM
