@@ -188,7 +188,7 @@ def as_vector(values: ArrayLike, name: str) -> NDArray[np.float64]:
     """Convert to a float64 vector with one number per trial, or raise :class:`InputError`."""
     try:
         if isinstance(values, np.ma.MaskedArray):
-            values = values.astype(np.float64).filled(np.nan)
+            values = np.ma.filled(values.astype(np.float64), np.nan)
         vector = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: tensors with gradients
         raise InputError(

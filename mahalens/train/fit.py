@@ -87,7 +87,8 @@ def fit(
     x = tensor_of("x", x, start.values)
     labels = loss == "cross-entropy"
     y = whole_tensor_of("y", y) if labels else tensor_of("y", y, start.values)
-    for name, value in (("x", x), ("y", y)):
+    samples: dict[str, Any] = {"x": x, "y": y}
+    for name, value in samples.items():
         if not isinstance(value, Tensor):
             kind = type(value).__name__
             raise InputError(f"{name} is a {kind}; give a tensor or a NumPy array")
