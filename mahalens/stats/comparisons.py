@@ -156,7 +156,8 @@ def shapiro_p(values: NDArray[np.float64]) -> float | None:
     if low == high:
         return None
     # Neither place nor scale matters to the test, but scipy mistakes a small range for none.
-    return float(stats.shapiro((values / 2 - low / 2) / (high / 2 - low / 2)).pvalue)
+    part = 1.0 if math.isfinite(high - low) else 0.5  # halves of the smallest numbers are 0
+    return float(stats.shapiro((values * part - low * part) / (high * part - low * part)).pvalue)
 
 
 def is_normal(p: float | None) -> bool:

@@ -7,7 +7,7 @@ import sys
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 from scipy import stats as scipy_stats
@@ -274,6 +274,8 @@ class TestCompare:
             assert moved.mean_difference == pytest.approx(plain.mean_difference * 2.0**power)
 
     @settings(deadline=None, max_examples=50)
+    @example(([None, None, None], [0.0, 0.0, 5e-324]))
+    @example(([None, None, None], [-1e308, 0.0, 1e308]))
     @given(WILD_PAIRS)
     def test_any_numbers_give_a_comparison_without_nan(self, pairs):
         result = compare(*pairs)
