@@ -85,6 +85,8 @@ def units_of(x: Tensor, within: Tensor, standardise: bool) -> Tensor:
 
     All are 1 unless inputs are to be standardised.
     """
+    if standardise not in (True, False):
+        raise InputError(f"standardise is {standardise!r}; give True or False")
     if not standardise:
         return torch.ones_like(x[0])
     size = x.abs().amax(0)

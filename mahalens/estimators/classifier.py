@@ -97,6 +97,8 @@ class MahalanobisClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         counts = torch.bincount(places, minlength=len(self.classes_))
         if len(counts) < 2:
             raise InputError(f"y has one class, {self.classes_[0]}; give samples of two or more")
+        if self.shared not in (True, False):
+            raise InputError(f"shared is {self.shared!r}; give True or False")
         if not self.shared and int(counts.min()) < 2:
             lone = self.classes_[int(counts.argmin())]
             raise InputError(

@@ -11,6 +11,7 @@ import csv
 import io
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -350,7 +351,7 @@ def load_run(folder: str | os.PathLike[str], study: Study[Any] | None = None) ->
     if not is_record(folder / SUMMARY):
         raise RunFolderError(
             f"{folder}: the run is not finished ({SUMMARY} is missing); finish it with "
-            f"`mahalens run --resume {folder}`"
+            f"`mahalens run --resume {shlex.quote(str(folder))}`"
         )
     summary = _read_json(folder / SUMMARY, Summary, _upgrade_summary)
     is_known = study is not None or summary.study in STUDIES

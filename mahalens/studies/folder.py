@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import io
 import platform
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -348,8 +349,9 @@ def _check_free(path: Path, *, force: bool) -> None:
     read_config(path)  # not ours to replace unless it is a run
     if not force:
         raise RunFolderError(
-            f"{path}: already holds a run; go on with 'mahalens run --resume {path}', "
-            "replace it with --force, or give --out another folder"
+            f"{path}: already holds a run; go on with "
+            f"`mahalens run --resume {shlex.quote(str(path))}`, replace it with --force, or give "
+            "--out another folder"
         )
 
 

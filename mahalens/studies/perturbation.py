@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -210,7 +211,8 @@ def _source_options(source: Path) -> RepresentationConfig:
         )
     if not (source / SUMMARY).exists():
         raise InputError(
-            f"--from {source}: is not finished; finish it with 'mahalens run --resume {source}'"
+            f"--from {source}: is not finished; finish it with "
+            f"`mahalens run --resume {shlex.quote(str(source))}`"
         )
     try:
         return msgspec.convert(upgrade_options(config.options), RepresentationConfig)

@@ -542,6 +542,21 @@ class TestOutliers:
             MahalanobisOutliers(**options).fit(*WINE)
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        MahalanobisClassifier(standardise="auto"),
+        MahalanobisClassifier(shared="no"),
+        MahalanobisMetric(standardise="no"),
+        MahalanobisMixture(standardise="no"),
+    ],
+    ids=repr,
+)
+def test_words_are_no_switches(estimator):
+    with pytest.raises(InputError, match=r"(standardise|shared) is .*; give True or False"):
+        estimator.fit(*IRIS)
+
+
 def test_a_label_for_each_sample():
     X, y = IRIS
     for estimator in (MahalanobisClassifier(), MahalanobisMetric(), MahalanobisOutliers()):

@@ -101,7 +101,7 @@ def test_made_where_nothing_is(tmp_path, config, kind, force):
 
 def test_a_run_is_not_replaced_unless_forced(old_run, config):
     text = refused(old_run, creating(config))
-    assert f"{old_run}: already holds a run; go on with 'mahalens run --resume {old_run}'" in text
+    assert f"{old_run}: already holds a run; go on with `mahalens run --resume {old_run}`" in text
 
 
 def test_force_replaces_the_records_and_nothing_else(old_run, config):
