@@ -72,6 +72,11 @@ class Run:
         apart = max(abs(one - two) for one, two in zip(first, second, strict=True))
         return math.ceil(10 * round(apart, 6)) / 10
 
+    def agrees(self, model: str, metric: str = "test_accuracy") -> bool:
+        """Return whether the published mean lies in the 95 % interval."""
+        row = self.row(model, metric)
+        return bool(row["ci95"][0] <= row["published"] <= row["ci95"][1])
+
     @property
     def verdicts(self) -> str:
         """The verdicts on claims of the sources."""
@@ -154,7 +159,7 @@ def representation() -> list[str]:
     unequal, paired = raw.difference("relu", "abs"), raw.difference("relu2-neg", "relu")
     nearer = [round(1 / raw.mean(model, "centre_ratio")) for model in ("relu2-neg", "abs2-neg")]
     share = raw.row("relu2", "gap_from_dead")
-    inside = all(row["ci95"][0] <= row["published"] <= row["ci95"][1] for row in accuracy.values())
+    inside = all(map(raw.agrees, accuracy))
     tests = [line for line in raw.summary["comparisons"] if line["metric"] == "test_accuracy"]
     alike = all((line["holm_paired"] < 0.05) == (line["holm_welch"] < 0.05) for line in tests)
     others = [
@@ -166,15 +171,18 @@ def representation() -> list[str]:
         for claim in normalised.summary["claims"]
         if claim["verdict"] != "not measured" and "ReLU2 fails: more than 20" in claim["statement"]
     ]
-    twins = Run("table3-raw", "raw")
+    twins, biased = Run("table3-raw", "raw"), [f"{model}-bias" for model in accuracy]
     moved, dead_moved = (
         {model: twins.largest_change(f"{model}-bias", model, metric) for model in accuracy}
         for metric in ("test_accuracy", "dead_outputs")
     )
     return [
         f"own size, raw pixels, {WORDS[twins.trials('relu-bias')]} trials",
-        f"every trial ends within {max(moved.values())} points of its twin's, ReLU2 within "
-        f"{moved['relu2']} and with the {'same' * (dead_moved['relu2'] == 0)} dead outputs",
+        f"trials of ReLU2 end within {moved['relu2']} points of their twins, with the "
+        f"{'same' * (dead_moved['relu2'] == 0)} dead outputs, those of the others within "
+        f"{max(moved[model] for model in moved if 'relu2' != model != 'abs2-neg')} points",
+        f"Abs2-Neg differ by up to {moved['abs2-neg']}",
+        f"means with a bias {sum(map(twins.agrees, biased))} lie in our 95 % intervals",
         f"its trials spread over {relu2['max'] - relu2['min']:.0f} points",
         f"every published mean lies {'in the 95 % interval' * inside} of our "
         f"{WORDS[relu['n']]} trials",
