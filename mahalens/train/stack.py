@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from mahalens._show import counted, cut, facts_html
 from mahalens.errors import InputError
+from mahalens.geometry._checks import tensor_of
 from mahalens.init import initialise
 from mahalens.nn import Chain
 from mahalens.nn.layers import first_units
@@ -96,8 +97,9 @@ class TrialStack:
     """T trials of one architecture: a matrix ``values`` of shape ``[T, P]``, a row per trial.
 
     The architecture is a :class:`mahalens.nn.Chain`, or a :class:`Template` for any other module.
-    ``trials[i]`` is trial i as a plain module; :func:`stack` goes the other way. A row holds the
-    parameters of one layer after the other (for chains see ``mahalens.train.layers.Part``).
+    ``trials[i]`` is trial i as a plain module, ``trials[i:j]`` a stack of copies of some;
+    :func:`stack` goes the other way. A row holds the parameters of one layer after the other (for
+    chains see ``mahalens.train.layers.Part``).
 
     ``index`` ``[T]`` tells which trials of a larger stack these are, if they are only some of it.
 
@@ -218,8 +220,14 @@ class TrialStack:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, trial: int) -> nn.Module:
-        """Return trial ``trial`` as a new plain module."""
+    @overload
+    def __getitem__(self, trial: int) -> nn.Module: ...
+    @overload
+    def __getitem__(self, trial: slice) -> TrialStack: ...
+    def __getitem__(self, trial: int | slice) -> nn.Module | TrialStack:
+        """Return trial ``trial`` as a new plain module, or copies of some trials as a new stack."""
+        if isinstance(trial, slice):
+            return TrialStack(self.model, self.values[trial].clone())
         state = {name: tensor[trial].clone() for name, tensor in self.tensors().items()}
         if isinstance(self.model, Template):
             module = self.model.build(dtype=self.values.dtype, device=self.values.device)
@@ -248,7 +256,7 @@ class TrialStack:
         """
         if isinstance(self.model, Template):
             return self.model.outputs(self.values, x)
-        width = self.model.inputs
+        width, x = self.model.inputs, tensor_of("x", x, self.values)
         per_trial = x.ndim == 3 and len(x) == len(self)
         if x.ndim != 2 + per_trial or x.shape[-1] != width or not x.shape[-2]:
             raise InputError(

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -56,6 +57,18 @@ def test_views_are_not_copies_and_indices_end():
     assert torch.equal(trials[-1][0].weight, trials[1][0].weight)
     with pytest.raises(IndexError):
         trials[2]
+
+
+def test_some_trials_are_a_stack_of_copies():
+    chain = Chain.parse("Linear(4), ReLU, Linear(3)", inputs=2)
+    trials = TrialStack.from_seeds(chain, range(5))
+    x = np.ones((7, 2))
+    some = trials[1:4][::2]
+    assert (len(some), some.index) == (2, None)  # a stack with data of its own
+    assert torch.equal(some(x), trials(x)[[1, 3]])
+    assert torch.equal(some[1][0].weight, trials[3][0].weight)
+    some.values.zero_()
+    assert trials.values[1].any()
 
 
 # Modules that are no chains
