@@ -176,12 +176,12 @@ def representation() -> list[str]:
         {model: twins.largest_change(f"{model}-bias", model, metric) for model in accuracy}
         for metric in ("test_accuracy", "dead_outputs")
     )
+    most = max(change for model, change in moved.items() if model != "abs2-neg")
     return [
         f"own size, raw pixels, {WORDS[twins.trials('relu-bias')]} trials",
-        f"trials of ReLU2 end within {moved['relu2']} points of their twins, with the "
-        f"{'same' * (dead_moved['relu2'] == 0)} dead outputs, those of the others within "
-        f"{max(moved[model] for model in moved if 'relu2' != model != 'abs2-neg')} points",
-        f"Abs2-Neg differ by up to {moved['abs2-neg']}",
+        f"all trials but those of Abs2-Neg end within {most} points of their twins, those of ReLU2 "
+        f"with the {'same' * (dead_moved['relu2'] == 0)} dead outputs; Abs2-Neg differs by up to "
+        f"{moved['abs2-neg']} points",
         f"means with a bias {sum(map(twins.agrees, biased))} lie in our 95 % intervals",
         f"its trials spread over {relu2['max'] - relu2['min']:.0f} points",
         f"every published mean lies {'in the 95 % interval' * inside} of our "
