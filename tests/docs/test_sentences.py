@@ -182,7 +182,7 @@ def representation() -> list[str]:
         f"all trials but those of Abs2-Neg end within {most} points of their twins, those of ReLU2 "
         f"with the {'same' * (dead_moved['relu2'] == 0)} dead outputs; Abs2-Neg differs by up to "
         f"{moved['abs2-neg']} points",
-        f"means with a bias {sum(map(twins.agrees, biased))} lie in our 95 % intervals",
+        f"{'All six' * all(map(twins.agrees, biased))} published means with a bias lie in",
         f"its trials spread over {relu2['max'] - relu2['min']:.0f} points",
         f"every published mean lies {'in the 95 % interval' * inside} of our "
         f"{WORDS[relu['n']]} trials",
