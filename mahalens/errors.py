@@ -50,4 +50,4 @@ class Interrupted(MahalensError):
 
 
 class ConditionMet(MahalensError):
-    """Work is done, and its result is one that the caller wanted to hear of as a failure."""
+    """Work is done, and its result meets a condition of ``--fail-on``."""

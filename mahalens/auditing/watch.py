@@ -159,7 +159,7 @@ def _metrics(record: AuditRecord) -> Metrics:
 
 
 def count_faults(layer: LayerRecord) -> Metrics:
-    """Return how many units of a layer are at fault, by name."""
+    """Return how many units of a layer have each fault, by its name."""
     units, pairs = layer.units, layer.pairs
     rarest = max(units.rare, key=float, default=None)
     return {

@@ -34,7 +34,7 @@ WIDEST = 160
 
 
 class Limits(CommaSeparated):
-    """Several faults in one option, each with the share of units from which on it counts."""
+    """Several faults in one option, each with the share of units that may have it."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
         """Split the text into pairs of a fault and a share, 0 without one."""
@@ -60,7 +60,7 @@ FAULTS = {
     "duplicate": "duplicates",
     "mirrored": "mirrored",
 }
-"""Faults that ``--fail-on`` takes, each with what is said of its units."""
+"""Faults that ``--fail-on`` takes, each as a message puts it."""
 
 
 @click.command()
@@ -106,7 +106,7 @@ FAULTS = {
     "--fail-on",
     type=Limits(),
     metavar="FAULT[:SHARE],...",
-    help=f"Exit with 1 if a unit, or more than this share of all units, is at fault: "
+    help=f"Exit with 1 if any unit, or more than this share of all units, has a fault: "
     f"{', '.join(FAULTS)}.",
 )
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
@@ -146,7 +146,7 @@ def audit(
 
 
 def _judge(record: AuditRecord, limits: Sequence[tuple[str, float]]) -> None:
-    """Raise :class:`ConditionMet` if more of all units are at fault than a limit allows."""
+    """Raise :class:`ConditionMet` if more units have a fault than its limit allows."""
     from mahalens.auditing.watch import count_faults
 
     total = sum(layer.units_count for layer in record.layers)
@@ -154,9 +154,10 @@ def _judge(record: AuditRecord, limits: Sequence[tuple[str, float]]) -> None:
     for fault, share in limits:
         count = sum(own[fault] for own in counts)
         if count > share * total:
-            found = f"{count:.0f} of {total} units are {FAULTS[fault]}"
-            allowed = f", more than {share:.4g} of them" if share else ""
-            raise ConditionMet(f"--fail-on {fault}: {found}{allowed}")
+            limit = f", a share of more than {share:.4g}" if share else ""
+            raise ConditionMet(
+                f"--fail-on {fault}: {count:.0f} of {total} units are {FAULTS[fault]}{limit}"
+            )
 
 
 @click.command()

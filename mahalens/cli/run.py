@@ -150,14 +150,13 @@ class Verdicts(CommaSeparated):
 
 
 VERDICTS = {"fails": "fails", "undecided": "is undecided", "not measured": "was not measured"}
-"""Verdicts that ``--fail-on`` takes, each with what is said of a claim."""
-_FAIL_ON = click.Option(
-    ["--fail-on"],
-    type=Verdicts(),
-    metavar="VERDICT,...",
-    help=f"Exit with 1 if a claim has one of these verdicts: {', '.join(VERDICTS)}.",
-    shell_complete=completing(VERDICTS, several=True),
-)
+"""Verdicts that ``--fail-on`` takes, each as a message puts it."""
+_FAIL_ON: dict[str, Any] = {
+    "type": Verdicts(),
+    "metavar": "VERDICT,...",
+    "help": f"Exit with 1 if a claim has one of these verdicts: {', '.join(VERDICTS)}.",
+    "shell_complete": completing(VERDICTS, several=True),
+}
 _KINDS: dict[Any, Any] = {
     **{kind: kind for kind in (int, float, str)},
     tuple[str, ...]: CommaSeparated(),
@@ -188,7 +187,7 @@ def command_of(study: Study[Any]) -> click.Command:
         *_EXECUTION,
         click.Option(["--out"], type=FOLDER, required=True, metavar="DIR", help="Run folder."),
         click.Option(["--force"], is_flag=True, help="Replace the run that DIR holds."),
-        _FAIL_ON,
+        click.Option(["--fail-on"], **_FAIL_ON),
         _QUIET,
         click.Option(["--resume"], hidden=True, expose_value=False, callback=_resume_elsewhere),
     ]
@@ -321,12 +320,7 @@ def read_time(text: str) -> float:
 @click.option("--executor", metavar="processes|dask", help="With --resume: where to compute.")
 @click.option("--workers", type=int, help="With --resume: processes on this machine.")
 @click.option("--scheduler", metavar="ADDRESS", help="With --resume and dask: its scheduler.")
-@click.option(
-    "--fail-on",
-    type=Verdicts(),
-    metavar="VERDICT,...",
-    help="With --resume: exit with 1 on these verdicts.",
-)
+@click.option("--fail-on", **_FAIL_ON | {"help": "With --resume: exit with 1 on these verdicts."})
 @click.option("--quiet", is_flag=True, help="No progress, no tables.")
 @click.pass_context
 def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -> None:
@@ -364,12 +358,7 @@ def run(ctx: click.Context, /, resume: Path | None, quiet: bool, **where: Any) -
 @click.option("--seeds", type=WholeNumbers(), help="Seeds to take.  [default: all]")
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder of the pooled run.")
 @click.option("--force", is_flag=True, help="Replace the run that DIR holds.")
-@click.option(
-    "--fail-on",
-    type=Verdicts(),
-    metavar="VERDICT,...",
-    help="Exit with 1 if a claim has these verdicts.",
-)
+@click.option("--fail-on", **_FAIL_ON)
 @click.option("--quiet", is_flag=True, help="No tables.")
 def pool(
     folders: tuple[Path, ...],

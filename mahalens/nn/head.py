@@ -163,7 +163,7 @@ class DistanceHead(nn.Module):
         require_sizes("DistanceHead", inputs=inputs, classes=classes)
         require_known("DistanceHead", "metric", metric, METRICS)
         require_known("DistanceHead", "logits", logits, LOGITS)
-        self.inputs = inputs = int(inputs)  # a file holds no numbers of NumPy
+        self.inputs = inputs = int(inputs)  # JSON takes no integers of NumPy
         self.classes = classes = int(classes)
         self.metric = metric
         self.logits = logits

@@ -175,8 +175,9 @@ class TestOptions:
         ("limits", "message"),
         [
             ("dead", "--fail-on dead: 1 of 18 units are dead"),
-            ("dead:0.05", "--fail-on dead: 1 of 18 units are dead, more than 0.05 of them"),
+            ("dead:0.05", "--fail-on dead: 1 of 18 units are dead, a share of more than 0.05"),
             ("dead:0.06,saturated", ""),
+            ("rare:0.9", ""),
             ("saturated,mirrored", "--fail-on mirrored: 1 of 18 units are mirrored"),
             ("duplicate:0,dead", "--fail-on duplicate: 1 of 18 units are duplicates"),
         ],

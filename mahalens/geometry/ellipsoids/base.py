@@ -483,7 +483,7 @@ def joint_density(
 
     The square of a distance can leave the range of its type; the difference of two need not.
     """
-    # Where all are infinite, none has a larger share: infinity less infinity is no number.
+    # Infinity minus infinity would be NaN: where all are infinite, weights and volumes decide.
     distances = ellipsoids.distances(x).clamp(max=torch.finfo(ellipsoids.dtype).max / 4)
     nearest = distances.detach().amin(1, keepdim=True)  # a constant: the gradient is the same
     constant = ellipsoids.dim * math.log(2 * math.pi) + ellipsoids.log_determinants
