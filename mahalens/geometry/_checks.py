@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -123,7 +124,7 @@ def require_tensor(name: str, value: Tensor, shape: str) -> None:
 
 def require_count(name: str, value: int, least: int = 1) -> None:
     """Raise unless value is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name} is {value!r}, wanted a whole number of at least {least}")
 
 

@@ -194,8 +194,9 @@ class DistanceHead(nn.Module):
         unset = torch.full((classes,), math.nan, device=device, dtype=dtype)
         self.register_buffer("threshold", unset)
         self.register_buffer("reject_rate", unset[0].clone())
-        # Half precision could not hold every exponent; and a number of Python costs no look-up.
-        self.register_buffer("beta", torch.tensor(self._beta, device=device, dtype=torch.float64))
+        # What counts is the number of Python: exact in half precision too, and no look-up. The
+        # buffer is float32 because Apple's GPUs hold nothing wider.
+        self.register_buffer("beta", torch.tensor(self._beta, device=device, dtype=torch.float32))
 
     @property
     def prototypes(self) -> nn.Parameter:
@@ -426,7 +427,6 @@ class DistanceHead(nn.Module):
         from safetensors.torch import save_file
 
         state = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
-        state["beta"] = torch.tensor(self._beta, dtype=torch.float64)  # a head in half rounds it
         try:
             with replacing(Path(path)) as temporary:
                 save_file(state, temporary, {_FILE_KEY: json.dumps(self._arguments())})
@@ -472,11 +472,19 @@ class DistanceHead(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         # Heads saved before features could be normalised measured them as they were.
-        if prefix + "threshold" in state_dict and prefix + "beta" not in state_dict:
-            state_dict[prefix + "beta"] = torch.zeros_like(self.beta)  # type: ignore[index]
+        key = prefix + "beta"
+        if prefix + "threshold" in state_dict and key not in state_dict:
+            state_dict[key] = torch.zeros_like(self.beta)  # type: ignore[index]
+        exact = state_dict.get(key)
+        if isinstance(exact, Tensor):
+            state_dict[key] = exact.to(self.beta.dtype)  # type: ignore[index]
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if not self.beta.is_meta:
-            self._beta = float(self.beta)
+        if not self.beta.is_meta and isinstance(exact, Tensor) and exact.shape == ():
+            self._beta = float(exact)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "beta"] = torch.tensor(self._beta, dtype=torch.float64)
 
     def extra_repr(self) -> str:
         """Return the arguments, and the temperature and reject rate that were set."""

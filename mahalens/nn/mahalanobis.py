@@ -53,10 +53,11 @@ class Mahalanobis(nn.Module):
 
         d² = min_z ‖ξ − Uᵀz‖² + ‖z‖²            (I + UUᵀ) z = Uξ
 
-    which takes one R × R factor per class, and is a sum of squares: no digits are lost in a
-    difference, neither near a prototype nor along an axis much longer than s. At distance 0 the
-    gradient is defined as 0, as in :class:`~mahalens.nn.Norm`. Half precision is computed in
-    float32, also under ``torch.autocast``.
+    which takes one R × R factor per class, and is a sum of squares: no digits are lost near a
+    prototype. Along an axis k times as long as s, the distance is exact to about k times the
+    rounding of its dtype, no worse than the rounding of x itself there. At distance 0 the gradient
+    is defined as 0, as in :class:`~mahalens.nn.Norm`. Half precision is computed in float32, also
+    under ``torch.autocast``.
 
     Training holds ``[C, N, D]`` differences, and takes ``N C R D`` steps. Where the ellipsoid is
     shared neither is so: samples and prototypes are whitened once, by ``x ↦ (ξ − Uᵀz, z)``, and

@@ -305,6 +305,11 @@ class TestValueObject:
         assert torch.equal(gaussian.mahalanobis(x), gaussian.mahalanobis(torch.from_numpy(x)))
         assert Gaussian.from_covariance(x[0], np.eye(3)).dim == 3
 
+    def test_counts_may_be_whole_numbers_of_numpy(self, gaussian):
+        draws = [gaussian.sample(n, torch.Generator().manual_seed(0)) for n in (3, np.int32(3))]
+        assert torch.equal(*draws)
+        refused(lambda: gaussian.sample(np.bool_(True)), "number of samples is ")
+
     def test_autocast_does_not_touch_them(self):
         gaussian, x = make((), 10, torch.float32), normal(40, 10, dtype=torch.float32)
         calls = [

@@ -650,6 +650,25 @@ class TestLengths:
         other.load_state_dict(state)
         assert torch.equal(other.distances(x), head.distances(x))
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+    @pytest.mark.parametrize("assign", [False, True])
+    def test_a_state_holds_the_exact_exponent(self, choice, dtype, assign):
+        """0.3 is not a number of float16 or float32."""
+        head, x = DistanceHead(4, 3, normalise=0.3, **choice).to(dtype), draw((7, 4), 1).to(dtype)
+        other = DistanceHead(4, 3, normalise="unit", **choice).to(dtype)
+        other.load_state_dict(head.state_dict(), assign=assign)
+        assert float(other.state_dict()["beta"]) == 0.3
+        assert torch.equal(other(x), head(x))
+        assert other.beta.dtype == dtype
+
+    def test_no_buffer_is_wider_than_the_head(self, choice):
+        """Apple's GPUs refuse float64, and so would refuse the whole head."""
+        head = DistanceHead(4, 3, **choice)
+        other = DistanceHead(4, 3, **choice)
+        other.load_state_dict(head.state_dict(), assign=True)
+        for one in (head, other):
+            assert {t.dtype for t in (*one.parameters(), *one.buffers())} == {torch.float32}
+
 
 class TestFiles:
     @pytest.mark.parametrize("normalise", ["auto", 0.25])
