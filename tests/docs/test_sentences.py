@@ -64,13 +64,16 @@ class Run:
         ]
         return line
 
-    def largest_change(self, a: str, b: str, metric: str) -> float:
-        """Return how far apart two models are in the trial where they differ most, rounded up."""
+    def changes(self, a: str, b: str, metric: str) -> list[float]:
+        """Return how far apart two models are in each trial."""
         with (RUNS / self.name / "trials.csv").open(encoding="utf-8", newline="") as file:
             lines = list(csv.DictReader(file))
         first, second = ([float(row[metric]) for row in lines if row["model"] == m] for m in (a, b))
-        apart = max(abs(one - two) for one, two in zip(first, second, strict=True))
-        return math.ceil(10 * round(apart, 6)) / 10
+        return [abs(one - two) for one, two in zip(first, second, strict=True)]
+
+    def largest_change(self, a: str, b: str, metric: str) -> float:
+        """Return how far apart two models are in the trial where they differ most, rounded up."""
+        return math.ceil(10 * round(max(self.changes(a, b, metric)), 6)) / 10
 
     def agrees(self, model: str, metric: str = "test_accuracy") -> bool:
         """Return whether the published mean lies in the 95 % interval."""
@@ -172,16 +175,14 @@ def representation() -> list[str]:
         if claim["verdict"] != "not measured" and "ReLU2 fails: more than 20" in claim["statement"]
     ]
     twins, biased = Run("table3-raw", "raw"), [f"{model}-bias" for model in accuracy]
-    moved, dead_moved = (
-        {model: twins.largest_change(f"{model}-bias", model, metric) for model in accuracy}
-        for metric in ("test_accuracy", "dead_outputs")
-    )
+    moved = {m: twins.largest_change(f"{m}-bias", m, "test_accuracy") for m in accuracy}
+    dead_moved = twins.changes("relu2-bias", "relu2", "dead_outputs")
     most = max(change for model, change in moved.items() if model != "abs2-neg")
     return [
         f"own size, raw pixels, {WORDS[twins.trials('relu-bias')]} trials",
-        f"all trials but those of Abs2-Neg end within {most} points of their twins, those of ReLU2 "
-        f"with the {'same' * (dead_moved['relu2'] == 0)} dead outputs; Abs2-Neg differs by up to "
-        f"{moved['abs2-neg']} points",
+        f"all trials but those of Abs2-Neg end within {most} points of their twins, "
+        f"{WORDS[dead_moved.count(0)]} of ReLU2's with the same dead outputs; Abs2-Neg differs by "
+        f"up to {moved['abs2-neg']} points",
         f"{'All six' * all(map(twins.agrees, biased))} published means with a bias lie in",
         f"its trials spread over {relu2['max'] - relu2['min']:.0f} points",
         f"every published mean lies {'in the 95 % interval' * inside} of our "
