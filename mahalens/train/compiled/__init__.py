@@ -35,6 +35,7 @@ LEAF = 4  # samples are ordered by similarity down to groups of so many
 _FEWEST_SAMPLES, _FEWEST_INPUTS, _FEWEST_UNITS = 256, 128, 16
 _MOST_INPUTS = 2**13  # with more columns the sums of the similar order would not be exact
 _PART = 200  # columns at once on the way forward: their weights fit in the first-level cache
+_MOST_BLOCK = 128  # samples at once on the way back: as many of their gradients as fit there too
 _BACKGROUND_SAMPLES = 1024  # the background is estimated from so many samples
 
 _AXES_SAMPLES = 4096  # the axes of the similar order are computed from so many samples
@@ -64,8 +65,8 @@ class Packed:
 
     ``units`` are those of a ``Linear`` that is the first layer, otherwise 0; ``sparse`` forces
     lists or forbids them, by default they are used where they are faster: where they hold at most
-    a share ``most_left`` of the numbers. Above ``small_bytes`` there are no strips if the rows
-    themselves serve as well.
+    a share ``most_left`` of the numbers. ``block`` is of so many samples, in lists at most of 128.
+    Above ``small_bytes`` there are no strips if the rows themselves serve as well.
     """
 
     def __init__(
@@ -80,9 +81,12 @@ class Packed:
         small_bytes: int,
     ) -> None:
         self.lists: SparseSamples | None = None
+        self.block = block
         if sparse or (sparse is None and len(x) == 1 and _looks_sparse(x[0], units, most_left)):
-            lists = SparseSamples(x[0], panel, block)
-            self.lists = lists if sparse or lists.left <= most_left else None
+            few = min(block, _MOST_BLOCK)
+            lists = SparseSamples(x[0], panel, few)
+            if sparse or lists.left <= most_left:
+                self.lists, self.block = lists, few
         if self.lists is not None:
             y = y[:, self.lists.order]
         self._labels = None if y.dtype.is_floating_point else y
@@ -102,6 +106,7 @@ class Packed:
     def fields(self, trial: int) -> dict[str, Any]:
         """Return the addresses of a trial's samples and targets, by field of the problem."""
         return {
+            "block": self.block,
             "panels": address(self.panels, trial),
             "strips": address(self.strips, trial),
             "target_panels": address(self._goals, trial),
@@ -459,7 +464,8 @@ class CompiledEngine:
         cached = int(self._range_bytes / (2 * self._x.shape[2] * self._x.element_size() * left))
         rows = max(int(self._range_flops / flops), min(cached, -(-self.samples // _WAVE)))
         ranges = max(1, self.samples // max(1, rows))  # of about equal length, in whole blocks
-        rows = -(-self.samples // (ranges * self._block)) * self._block
+        block = self.packed.block
+        rows = -(-self.samples // (ranges * block)) * block
         return [(s, min(rows, self.samples - s)) for s in range(0, self.samples, rows)]
 
     def loss(self, values: Tensor, index: Tensor) -> Tensor:

@@ -58,6 +58,8 @@ template <class real> struct Engine {
         for (count l = 0; l < depth; l++)
             if (layers[l].outputs > widest) widest = layers[l].outputs;
         group = (count)(12288 / sizeof(real)) / widest / panel * panel;
+        for (count l = 0; l < depth; l++)
+            if (offset_l2_sums(layers[l]) && group < OFFSET_L2_PANELS * panel) group = OFFSET_L2_PANELS * panel;
         group = group < panel ? panel : group > block ? block : group;
         memory = thread_memory().take(lay(0));
         if (memory) lay(memory);
@@ -102,10 +104,10 @@ template <class real> struct Engine {
         return used;
     }
 
-    // How many numbers an OffsetL2 sums: two vectors for each of its prototypes and inputs.
+    // How many numbers an OffsetL2 sums: two panels for each of its prototypes and inputs.
     static count offset_l2_sums(const Layer &layer) {
         const bool one = layer.kind == OFFSET_L2 || layer.kind == OFFSET_L2_CODE;
-        return one ? 2 * lanes * layer.inputs * layer.outputs : 0;
+        return one ? 2 * panel * layer.inputs * layer.outputs : 0;
     }
 
     count row(count place) const { return order ? order[place] : place; }
@@ -222,12 +224,15 @@ template <class real> struct Engine {
             }
             if (affine(layer) && l) keep(inputs[l], place, n, layer.inputs, in);
             if (affine(layer) && !down) continue;
+            if (offset_l2_sums(layer)) {
+                offset_l2_back(layer, n, values, in, out, g, down, sums[l]);
+                continue;
+            }
             for (count p = 0; p < n; p += panel) {
                 if (affine(layer))
                     times_panel_back(layer.inputs, layer.outputs, values + layer.offset,
                                      layer.inputs + layer.bias, g, down);
-                else if (layer.kind == NORM) norm_back(layer.inputs, in, out, g, down);
-                else offset_l2_back(layer, values, in, out, g, down, sums[l]);
+                else norm_back(layer.inputs, in, out, g, down);
                 in += panel * layer.inputs, out += panel * layer.outputs, g += panel * layer.outputs;
                 if (down) down += panel * layer.inputs;
             }

@@ -124,70 +124,105 @@ static void norm_back(count width, const real *x, const real *y, const real *g, 
     }
 }
 
-// y_k = ‖alpha_k (x - mu_k)‖, or by the published code sqrt(max(sum alpha (x - mu)², 1e-12)).
-template <class real>
-static void offset_l2(const Layer &layer, const real *values, const real *x, real *y) {
-    typedef typename Width<real>::vec vec;
-    const count lanes = Width<real>::lanes, panel = Width<real>::panel, width = layer.inputs;
+// y_k = ‖alpha_k (x - mu_k)‖, or by the published code sqrt(max(sum alpha (x - mu)², 1e-12)), for COUNT
+// prototypes: their sums do not wait for each other.
+template <class real, int COUNT>
+static void offset_l2_of(const Layer &layer, const real *mu, const real *alpha, const real *x, real *y) {
+    typedef Vector<real, WIDE> V;
+    const count panel = Width<real>::panel, width = layer.inputs;
+    const int vecs = panel / V::lanes;
     const bool code = layer.kind == OFFSET_L2_CODE;
-    for (count k = 0; k < layer.outputs; k++) {
-        const real *mu = values + layer.offset + k * width, *alpha = mu + layer.outputs * width;
-        vec total[2] = {};
-        for (count d = 0; d < width; d++) {
-            real weight = code ? alpha[d] : alpha[d] * alpha[d];
-            for (int half = 0; half < 2; half++) {
-                vec away = load(x + d * panel + half * lanes) - mu[d];
-                total[half] += weight * (away * away);
+    typename V::vec total[COUNT][vecs] = {};
+    for (count d = 0; d < width; d++)
+        for (int k = 0; k < COUNT; k++) {
+            const real a = alpha[k * width + d], weight = code ? a : a * a;
+            for (int v = 0; v < vecs; v++) {
+                const typename V::vec away = V::load(x + d * panel + v * V::lanes) - mu[k * width + d];
+                total[k][v] += weight * (away * away);
             }
         }
-        real *out = y + k * panel;
-        store(out, total[0]), store(out + lanes, total[1]);
+    for (int k = 0; k < COUNT; k++, y += panel) {
+        for (int v = 0; v < vecs; v++) V::store(y + v * V::lanes, total[k][v]);
         if (code)
-            for (count s = 0; s < panel; s++) out[s] = out[s] < (real)1e-12 ? (real)1e-12 : out[s];
-        for (count s = 0; s < panel; s++) out[s] = std::sqrt(out[s]);
+            for (count s = 0; s < panel; s++) y[s] = y[s] < (real)1e-12 ? (real)1e-12 : y[s];
+        for (count s = 0; s < panel; s++) y[s] = std::sqrt(y[s]);
     }
 }
 
-// Adds what the gradients of mu and alpha are made of to `sums`, as [D][K][2] vectors along samples:
-// slope (x - mu) and slope (x - mu)^2. The gradient of the output, in `g`, becomes the slope g / y;
-// `g_in` (or null) is that of the input.
+// The same for one panel and all prototypes.
 template <class real>
-static void offset_l2_back(const Layer &layer, const real *values, const real *x, const real *y,
-                           real *g, real *g_in, real *sums) {
-    typedef typename Width<real>::vec vec;
-    const count lanes = Width<real>::lanes, panel = Width<real>::panel, width = layer.inputs;
+static void offset_l2(const Layer &layer, const real *values, const real *x, real *y) {
+    const count panel = Width<real>::panel, width = layer.inputs, size = layer.outputs * width;
+    const real *mu = values + layer.offset;
+    count left = layer.outputs;
+    for (; left >= 5; left -= 5, mu += 5 * width, y += 5 * panel) offset_l2_of<real, 5>(layer, mu, mu + size, x, y);
+    for (; left > 0; left--, mu += width, y += panel) offset_l2_of<real, 1>(layer, mu, mu + size, x, y);
+}
+
+// The gradient of PANELS panels, for offset_l2_back below.
+template <class real, int PANELS>
+static void offset_l2_back_of(const Layer &layer, const real *values, const real *x, const real *y,
+                              real *g, real *g_in, real *sums) {
+    typedef Vector<real, WIDE> V;
+    typedef typename V::vec vec;
+    const count panel = Width<real>::panel, lanes = V::lanes, width = layer.inputs;
+    const count x_step = width * panel, g_step = layer.outputs * panel;
+    const int vecs = panel / lanes;
     const bool code = layer.kind == OFFSET_L2_CODE;
     const real least = code ? std::sqrt((real)1e-12) : 0;
-    for (count i = 0; i < layer.outputs * panel; i++) g[i] = y[i] > least ? g[i] / y[i] : 0;
+    for (count i = 0; i < PANELS * g_step; i++) g[i] = y[i] > least ? g[i] / y[i] : 0;
     const real *mus = values + layer.offset, *alphas = mus + layer.outputs * width;
     for (count d = 0; d < width; d++) {
-        const vec in[2] = {load(x + d * panel), load(x + d * panel + lanes)};
-        vec down[2] = {};
-        for (count k = 0; k < layer.outputs; k++, sums += 2 * lanes) {
+        vec down[PANELS][vecs] = {};
+        for (count k = 0; k < layer.outputs; k++, sums += 2 * panel) {
             const real mu = mus[k * width + d], alpha = alphas[k * width + d];
             const real weight = code ? alpha : alpha * alpha;
-            vec first = load(sums), second = load(sums + lanes);
-            for (int half = 0; half < 2; half++) {
-                const vec away = in[half] - mu, pull = load(g + k * panel + half * lanes) * away;
-                first += pull, second += pull * away, down[half] += weight * pull;
+            for (int v = 0; v < vecs; v++) {
+                vec first = V::load(sums + v * lanes), second = V::load(sums + panel + v * lanes);
+                for (int p = 0; p < PANELS; p++) {
+                    const vec away = V::load(x + p * x_step + d * panel + v * lanes) - mu;
+                    const vec pull = V::load(g + p * g_step + k * panel + v * lanes) * away;
+                    first += pull, second += pull * away, down[p][v] += weight * pull;
+                }
+                V::store(sums + v * lanes, first), V::store(sums + panel + v * lanes, second);
             }
-            store(sums, first), store(sums + lanes, second);
         }
-        if (g_in) store(g_in + d * panel, down[0]), store(g_in + d * panel + lanes, down[1]);
+        for (int p = 0; g_in && p < PANELS; p++)
+            for (int v = 0; v < vecs; v++) V::store(g_in + p * x_step + d * panel + v * lanes, down[p][v]);
+    }
+}
+
+// Adds what the gradients of mu and alpha are made of to `sums`, as [D][K][2] panels along samples:
+// slope (x - mu) and slope (x - mu)^2. The gradient of the output, in `g`, becomes the slope g / y;
+// `g_in` (or null) is that of the input. The sums are larger than the first-level cache, so a few of the
+// n samples' panels share a pass over them.
+static const count OFFSET_L2_PANELS = 4;
+template <class real>
+static void offset_l2_back(const Layer &layer, count n, const real *values, const real *x, const real *y,
+                           real *g, real *g_in, real *sums) {
+    const count panel = Width<real>::panel;
+    for (count left = n / panel, some; left > 0; left -= some) {
+        some = left < OFFSET_L2_PANELS ? 1 : OFFSET_L2_PANELS;
+        if (some == 1) offset_l2_back_of<real, 1>(layer, values, x, y, g, g_in, sums);
+        else offset_l2_back_of<real, OFFSET_L2_PANELS>(layer, values, x, y, g, g_in, sums);
+        const count down = some * panel * layer.inputs, up = some * panel * layer.outputs;
+        x += down, y += up, g += up, g_in += g_in ? down : 0;
     }
 }
 
 // What these sums add to the gradients of mu and alpha.
 template <class real>
 static void offset_l2_end(const Layer &layer, const real *values, const real *sums, real *gradient) {
-    const count lanes = Width<real>::lanes, size = layer.outputs * layer.inputs;
+    const count panel = Width<real>::panel, lanes = Width<real>::lanes, size = layer.outputs * layer.inputs;
     const bool code = layer.kind == OFFSET_L2_CODE;
     for (count d = 0; d < layer.inputs; d++)
-        for (count k = 0; k < layer.outputs; k++, sums += 2 * lanes) {
+        for (count k = 0; k < layer.outputs; k++, sums += 2 * panel) {
             const count mu = layer.offset + k * layer.inputs + d;
             const real alpha = values[mu + size];
-            gradient[mu] -= (code ? alpha : alpha * alpha) * sum_lanes<real>(load(sums));
-            gradient[mu + size] += (code ? (real)0.5 : alpha) * sum_lanes<real>(load(sums + lanes));
+            const real first = sum_lanes<real>(load(sums) + load(sums + lanes));
+            const real second = sum_lanes<real>(load(sums + panel) + load(sums + panel + lanes));
+            gradient[mu] -= (code ? alpha : alpha * alpha) * first;
+            gradient[mu + size] += (code ? (real)0.5 : alpha) * second;
         }
 }
 

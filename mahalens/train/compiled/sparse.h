@@ -24,6 +24,9 @@ struct Sparse {
 // would share longer lists, in which more numbers are 0.
 static const int FEW = 2, MOST_VECS = 4;
 
+// Lists come from memory, and are asked for so many entries early. The processor's own guesses come too late.
+static const count AHEAD = 256;
+
 // out[i][:] = first[i][:] + sum_e numbers[e][i] rows[index[e]][:] for FEW rows of VECS vectors.
 template <class real, int VECS>
 static __attribute__((noinline)) void
@@ -37,6 +40,8 @@ gathered(count entries, const int *index, const real *numbers, const real *rows,
         for (int v = 0; v < VECS; v++) total[i][v] = V::load(first + i * first_step + v * lanes);
 #pragma GCC unroll 2
     for (count e = 0; e < entries; e++, numbers += FEW) {
+        __builtin_prefetch(index + e + AHEAD);
+        __builtin_prefetch(numbers + FEW * AHEAD);
         const real *row = rows + index[e] * width;
         vec part[VECS];
         for (int v = 0; v < VECS; v++) part[v] = V::load(row + v * lanes);
