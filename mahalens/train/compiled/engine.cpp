@@ -58,9 +58,11 @@ template <class real> struct Engine {
         for (count l = 0; l < depth; l++)
             if (layers[l].outputs > widest) widest = layers[l].outputs;
         group = (count)(12288 / sizeof(real)) / widest / panel * panel;
+        count least = MOST_PANELS * panel;  // at least what goes through a layer together
         for (count l = 0; l < depth; l++)
-            if (offset_l2_sums(layers[l]) && group < OFFSET_L2_PANELS * panel) group = OFFSET_L2_PANELS * panel;
-        group = group < panel ? panel : group > block ? block : group;
+            if (offset_l2_sums(layers[l])) least = OFFSET_L2_PANELS * panel;
+        group = group < least ? least : group;
+        group = group > block ? block : group;
         memory = thread_memory().take(lay(0));
         if (memory) lay(memory);
     }
@@ -173,11 +175,13 @@ template <class real> struct Engine {
                 activate(layer, n, in, out);
                 continue;
             }
-            if (layer.kind == LINEAR && !start) memset(out, 0, layer.outputs * n * sizeof(real));
+            if (affine(layer)) {
+                if (!start) memset(out, 0, layer.outputs * n * sizeof(real));
+                times_panels(n / panel, layer.outputs, layer.inputs, w, step, in, start, points ? 1 : step, out);
+                continue;
+            }
             for (count p = 0; p < n; p += panel, in += panel * layer.inputs, out += panel * layer.outputs) {
-                if (affine(layer))
-                    times_panel(layer.outputs, layer.inputs, w, step, in, start, points ? 1 : step, out);
-                else if (layer.kind == NORM) norm(layer.inputs, in, out);
+                if (layer.kind == NORM) norm(layer.inputs, in, out);
                 else offset_l2(layer, values, in, out);
             }
         }
@@ -223,18 +227,19 @@ template <class real> struct Engine {
                 continue;
             }
             if (affine(layer) && l) keep(inputs[l], place, n, layer.inputs, in);
-            if (affine(layer) && !down) continue;
-            if (offset_l2_sums(layer)) {
+            if (affine(layer)) {
+                if (down)
+                    times_panels_back(n / panel, layer.inputs, layer.outputs, values + layer.offset,
+                                      layer.inputs + layer.bias, g, down);
+                continue;
+            }
+            if (layer.kind != NORM) {
                 offset_l2_back(layer, n, values, in, out, g, down, sums[l]);
                 continue;
             }
             for (count p = 0; p < n; p += panel) {
-                if (affine(layer))
-                    times_panel_back(layer.inputs, layer.outputs, values + layer.offset,
-                                     layer.inputs + layer.bias, g, down);
-                else norm_back(layer.inputs, in, out, g, down);
-                in += panel * layer.inputs, out += panel * layer.outputs, g += panel * layer.outputs;
-                if (down) down += panel * layer.inputs;
+                norm_back(layer.inputs, in, out, g, down);
+                in += panel * layer.inputs, out += panel, g += panel, down += panel * layer.inputs;
             }
         }
     }

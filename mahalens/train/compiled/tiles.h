@@ -3,6 +3,8 @@
 // A panel holds PANEL samples side by side, [width][PANEL]: every operation of a network is then
 // the same instruction on neighbouring samples.
 #pragma once
+#include <string.h>
+#include <type_traits>
 
 typedef long long count;
 
@@ -89,11 +91,14 @@ static inline void transpose(count rows, count columns, const real *in, count in
 // out[i][:] = first + sum_d left(i, d) right[d][:] for ROWS rows and VECS vectors of columns.
 //
 // left(i, d) is left[i * step + d * stride]; d runs through pieces, and from one to the next `left`
-// jumps. Rows of `right` are `right_step` apart. The sum begins with a number per row (START), or with what `out`
-// holds. Six rows of two vectors and their operands just fill 16 registers.
+// jumps. Rows of `right` are `right_step` apart, and its panels `right_panel`; so with `out`. The sum
+// begins with a number per row (START), or with what `out` holds. Narrow vectors are counted: one, or
+// two or four that are a panel or two. Six rows of two vectors and their operands just fill 16 registers;
+// where there are 32 wide ones, twelve rows of two panels do, and a number of the left serves twice.
 struct Shape {
-    count pieces, piece, step, stride, jump, right_step, out_step, start_step;
+    count pieces, piece, step, stride, jump, right_step, right_panel, out_step, out_panel, start_step;
 };
+static const int MOST_PANELS = WIDE == 64 ? 2 : 1;
 
 template <class real, int ROWS, int COLUMN_VECS, bool UNIT, bool START>
 static inline __attribute__((always_inline)) void
@@ -103,23 +108,28 @@ tile(const Shape &shape, const real *left, const real *right, const real *start,
     const int VECS = COLUMN_VECS * NARROW / sizeof(vec);
     const count lanes = V::lanes, right_step = shape.right_step;
     const count step = shape.step, stride = UNIT ? 1 : shape.stride, piece = shape.piece;
+    count from[VECS], to[VECS];
+    for (int v = 0; v < VECS; v++) {
+        const count panels = v * lanes / Width<real>::panel, lane = v * lanes % Width<real>::panel;
+        from[v] = panels * shape.right_panel + lane, to[v] = panels * shape.out_panel + lane;
+    }
     vec total[ROWS][VECS];
     for (int i = 0; i < ROWS; i++)
         for (int v = 0; v < VECS; v++)
             total[i][v] = START ? start[i * shape.start_step] - (vec){}
-                                : V::load(out + i * shape.out_step + v * lanes);
+                                : V::load(out + i * shape.out_step + to[v]);
     for (count n = shape.pieces; n > 0; n--, left += shape.jump) {
         const real *at = left;
 #pragma GCC unroll 4
         for (count d = piece; d > 0; d--, right += right_step, at += stride) {
             vec column[VECS];
-            for (int v = 0; v < VECS; v++) column[v] = V::load(right + v * lanes);
+            for (int v = 0; v < VECS; v++) column[v] = V::load(right + from[v]);
             for (int i = 0; i < ROWS; i++)
                 for (int v = 0; v < VECS; v++) total[i][v] += at[i * step] * column[v];
         }
     }
     for (int i = 0; i < ROWS; i++)
-        for (int v = 0; v < VECS; v++) V::store(out + i * shape.out_step + v * lanes, total[i][v]);
+        for (int v = 0; v < VECS; v++) V::store(out + i * shape.out_step + to[v], total[i][v]);
 }
 
 // The same for any number of rows. Wide vectors leave room for twelve rows, narrow ones for six. Tiles
@@ -149,28 +159,43 @@ static __attribute__((noinline)) void tiles(count rows, const Shape &shape, cons
     }
 }
 
-// out[i][panel] = start_i + sum_d w[i][d] in[d][panel]; a row of w is `step` long, and starts are
-// `start_step` apart. Without them `out` is added to. Cut so that a piece of the input stays in the first-level cache while all rows pass over it.
-template <class real>
-static void times_panel(count rows, count depth, const real *w, count step, const real *in,
-                        const real *start, count start_step, real *out) {
-    const count panel = Width<real>::panel, most = 256;
-    const count pieces = (depth + most - 1) / most, piece = (depth + pieces - 1) / pieces;
-    for (count d = 0; d < depth; d += piece) {
-        Shape shape = {1, depth - d < piece ? depth - d : piece, step, 1, 0, panel, panel, start_step};
-        if (start && !d) tiles<real, 2, true, true>(rows, shape, w, in, start, out);
-        else tiles<real, 2, true, false>(rows, shape, w + d, in + d * panel, start, out);
-    }
+// Call `work` with the first of some panels and, as a constant, how many vectors they are.
+template <class Work> static inline void by_panels(count panels, Work work) {
+    count at = 0;
+    if constexpr (MOST_PANELS == 2)
+        for (; at + 2 <= panels; at += 2) work(at, std::integral_constant<int, 4>());
+    for (; at < panels; at++) work(at, std::integral_constant<int, 2>());
 }
 
-// out[d][panel] = sum_k w[k][d] grad[k][panel]: the way back.
+// out[p][i][panel] = start_i + sum_d w[i][d] in[p][d][panel]; a row of w is `step` long, and starts are
+// `start_step` apart. Without them `out` is added to. Cut so that a piece of the input stays in the first-level cache while all rows pass over it.
 template <class real>
-static void times_panel_back(count rows, count depth, const real *w, count step, const real *grad,
-                             real *out) {
+static void times_panels(count panels, count rows, count depth, const real *w, count step, const real *in,
+                         const real *start, count start_step, real *out) {
+    const count panel = Width<real>::panel, most = 256;
+    const count pieces = (depth + most - 1) / most, piece = (depth + pieces - 1) / pieces;
+    by_panels(panels, [&](count p, auto vecs) {
+        const real *x = in + p * panel * depth;
+        real *y = out + p * panel * rows;
+        for (count d = 0; d < depth; d += piece) {
+            const count some = depth - d < piece ? depth - d : piece;
+            const Shape shape = {1, some, step, 1, 0, panel, panel * depth, panel, panel * rows, start_step};
+            if (start && !d) tiles<real, vecs, true, true>(rows, shape, w, x, start, y);
+            else tiles<real, vecs, true, false>(rows, shape, w + d, x + d * panel, start, y);
+        }
+    });
+}
+
+// out[p][d][panel] = sum_k w[k][d] grad[p][k][panel]: the way back.
+template <class real>
+static void times_panels_back(count panels, count rows, count depth, const real *w, count step,
+                              const real *grad, real *out) {
     const count panel = Width<real>::panel;
-    for (count i = 0; i < rows * panel; i++) out[i] = 0;
-    Shape shape = {1, depth, 1, step, 0, panel, panel, 0};
-    tiles<real, 2, false, false>(rows, shape, w, grad, (const real *)0, out);
+    memset(out, 0, panels * rows * panel * sizeof(real));
+    const Shape shape = {1, depth, 1, step, 0, panel, panel * depth, panel, panel * rows, 0};
+    by_panels(panels, [&](count p, auto vecs) {
+        tiles<real, vecs, false, false>(rows, shape, w, grad + p * panel * depth, (const real *)0, out + p * panel * rows);
+    });
 }
 
 // out[k][c] += sum_s grad[k][s] in[s][c]: the gradient of a weight over a block of samples.
@@ -180,18 +205,18 @@ template <class real>
 static void add_outer(count units, count columns, count samples, const real *grad, const real *in,
                       count strip, count in_step, real *out, count out_step) {
     const count lanes = Width<real>::lanes, panel = Width<real>::panel, jump = units * panel;
-    const count whole = samples / panel;
-    const Shape shapes[2] = {{whole, panel, panel, 1, jump, in_step, out_step, 0},
-                             {1, samples % panel, panel, 1, jump, in_step, out_step, 0}};
+    const count whole = samples / panel, left_over = samples % panel;
+    const count full = columns / panel + (columns % panel > lanes);  // panels of columns; half a one may be left
     const real *none = 0;
-    for (count c = 0; c < columns; c += panel, in += strip)
-        for (int rest = 0; rest < 2; rest++) {
-            const real *left = grad + rest * whole * jump, *right = in + rest * whole * panel * in_step;
-            if (columns - c > lanes)
-                tiles<real, 2, true, false>(units, shapes[rest], left, right, none, out + c);
-            else
-                tiles<real, 1, true, false>(units, shapes[rest], left, right, none, out + c);
-        }
+    for (int rest = 0; rest < 2; rest++) {
+        const Shape shape = {rest ? 1 : whole, rest ? left_over : panel, panel, 1, jump, in_step, strip, out_step, panel, 0};
+        const real *left = grad + rest * whole * jump, *right = in + rest * whole * panel * in_step;
+        by_panels(full, [&](count p, auto vecs) {
+            tiles<real, vecs, true, false>(units, shape, left, right + p * strip, none, out + p * panel);
+        });
+        if (full * panel < columns)
+            tiles<real, 1, true, false>(units, shape, left, right + full * strip, none, out + full * panel);
+    }
 }
 
 // The same for few columns, where whole vectors of them would be mostly padding: here vectors run
