@@ -47,6 +47,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Share of known samples to reject.",
 )
+@click.option(
+    "--hold-out",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Share of known samples that sets the threshold.",
+)
 @click.option("--trust", is_flag=True, help="Load MODEL although it is a program; see audit.")
 @click.option("--weights", type=FOLDER, metavar="FILE", help="Weights for MODULE:FACTORY.")
 @click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True)
@@ -103,6 +110,7 @@ def _detect(
             strange,
             method=options["method"],
             rate=options["rate"],
+            hold_out=options["hold_out"],
             seed=options["seed"],
             model=reader.name,
             known=known.source,

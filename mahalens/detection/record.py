@@ -151,26 +151,28 @@ def try_detector(
     *,
     method: str = "auto",
     rate: float = 0.05,
+    hold_out: float = 0.2,
     seed: int = 0,
     compare: bool = True,
     **about: Any,
 ) -> tuple[Detector, DetectionRecord, Scores]:
     """Fit a detector to most of the known samples and measure it on the rest, and on unknown ones.
 
-    A random fifth of the known samples is for measuring only. With ``compare`` and unknown samples
-    every other method is fitted and measured too, with its usual options. ``about`` are fields of
-    the record that only describe.
+    A random fifth of the known samples is for measuring only; of the rest, a share ``hold_out``
+    sets the threshold. With ``compare`` and unknown samples every other method is fitted and
+    measured too, with its usual options. ``about`` are fields of the record that only describe.
     """
     order = torch.randperm(len(known.z), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(TEST_SHARE * len(order)))
     test_rows, fit_rows = order[:count].sort().values, order[count:].sort().values
     fit, test = known.rows(fit_rows), known.rows(test_rows)
-    detector = detect_features(fit.z, fit.y, method, logits=fit.logits, rate=rate, seed=seed)
+    how: dict[str, Any] = {"rate": rate, "hold_out": hold_out, "seed": seed}
+    detector = detect_features(fit.z, fit.y, method, logits=fit.logits, **how)
     result, scores = _measure(detector, test, unknown)
     results = [result]
     if compare and unknown is not None:
         others = (name for name in METHODS if name not in (detector.method, "combined", "layered"))
-        results += [_other(name, fit, test, unknown, rate, seed) for name in others]
+        results += [_other(name, fit, test, unknown, how) for name in others]
     calibration = detector.calibration
     assert calibration is not None
     choice = detector.choice
@@ -190,10 +192,10 @@ def try_detector(
 
 
 def _other(
-    name: str, fit: Features, test: Features, unknown: Features, rate: float, seed: int
+    name: str, fit: Features, test: Features, unknown: Features, how: dict[str, Any]
 ) -> MethodResult:
     try:
-        other = detect_features(fit.z, fit.y, name, logits=fit.logits, rate=rate, seed=seed)
+        other = detect_features(fit.z, fit.y, name, logits=fit.logits, **how)
         return _measure(other, test, unknown)[0]
     except InputError as error:
         return MethodResult(name, note=str(error))

@@ -104,6 +104,17 @@ def test_a_pretrained_network_takes_images_of_any_size(cli, here, monkeypatch):
     assert sizes == [("mobilenet-v2", 96), ("mobilenet-v2", 64)]
 
 
+def test_few_samples_keep_a_low_rate_if_more_are_held_out(cli, here):
+    words = ("detect", "--data", "known.npz", "--method", "marginal", "--rate", "0.005", "--quiet")
+    few = cli(*words, "--out", "found")
+    assert few.code == 2
+    assert "a larger hold_out" in few.err
+    assert cli(*words, "--hold-out", "0.6", "--out", "found").code == 0
+    record = json.loads((here / "found" / "detect.json").read_text())
+    assert record["held_out"] == pytest.approx(0.6 * 480, abs=40)
+    assert record["held_out"] + record["fitted"] == 480
+
+
 class Grey(nn.Module):
     """The mean of the channels."""
 
@@ -131,6 +142,8 @@ def test_a_folder_is_replaced_only_if_asked(cli, here):
         (("--data", "none.npz"), "none.npz"),
         (("--data", "known.npz", "--method", "magic"), "method is 'magic'; give"),
         (("--data", "known.npz", "--rate", "2"), "reject rate is 2.0; give a number"),
+        (("--data", "known.npz", "--hold-out", "1"), "hold_out is 1.0; give the share"),
+        (("--data", "known.npz", "--hold-out", "0"), "a larger hold_out or a higher rate"),
         (("--data", "known.npz", "--layer", "a"), "belong to a MODEL; name one first"),
         (("detect_nets:net", "--data", "known.npz", "--layer", "a"), "no layer 'a'"),
         (("mobilenet-v2", "--data", "known.npz"), "pretrained networks take images; give [H, W]"),

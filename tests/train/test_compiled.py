@@ -283,7 +283,7 @@ def check_sparse(chain, x, y, block=None):
             "Abs, Linear(3)",
             "Abs, Norm",
             "Abs, Linear(4), Abs, Neg",
-            "ReLU, OffsetL2(4), Neg",
+            "ReLU, OffsetL2(7), Neg",
             "Tanh, Linear(33, bias=False), SiLU, PointSlope(4)",
         ]
     ),
