@@ -122,9 +122,9 @@ def require_tensor(name: str, value: Tensor, shape: str) -> None:
         )
 
 
-def require_count(name: str, value: int, least: int = 1) -> None:
+def require_count(name: str, value: object, least: int = 1) -> None:
     """Raise unless value is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(f"{name} is {value!r}, wanted a whole number of at least {least}")
 
 
