@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -248,6 +250,8 @@ def _settings_from(values: Mapping[str, Any]) -> Settings:
     for name, value in values.items():
         if name not in names:
             raise InputError(f"audit has no option {name!r}; its settings are {', '.join(names)}")
+        if isinstance(value, np.number):
+            value = checked[name] = value.item()
         whole = isinstance(value, int) and not isinstance(value, bool)
         number = whole or isinstance(value, float)
         if name in _LEAST:
@@ -276,21 +280,26 @@ def _check_image(image: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
         )
 
 
-def _check_nodes(nodes: Nodes, sites: Mapping[str, Site]) -> None:
-    if isinstance(nodes, int):
+def _checked_nodes(nodes: Nodes, sites: Mapping[str, Site]) -> Nodes:
+    """Return the same units as numbers of Python; refuse those that no layer has."""
+    if nodes is None:
+        return None
+    if isinstance(nodes, Integral):
         raise InputError(f"nodes is {nodes}; give a list of units, such as [{nodes}]")
     widest = max(site.units for site in sites.values())
-    by_layer: Mapping[Any, Sequence[int]]
-    by_layer = nodes if isinstance(nodes, Mapping) else {None: nodes or ()}
+    by_layer: Mapping[Any, Sequence[Any]]
+    by_layer = nodes if isinstance(nodes, Mapping) else {None: nodes}
     for name, units in by_layer.items():
         if name is not None and name not in sites:
             raise InputError(f"nodes names the layer {name!r}; give some of {', '.join(sites)}")
         most = widest if name is None else sites[name].units
         for unit in units:
-            if not isinstance(unit, int) or not 0 <= unit < most:
+            if not isinstance(unit, Integral) or not 0 <= int(unit) < most:
                 raise InputError(
                     f"nodes has the unit {unit!r}, but no layer has one; the widest has {most}"
                 )
+    whole = {name: list(map(int, units)) for name, units in by_layer.items()}
+    return whole if isinstance(nodes, Mapping) else whole[None]
 
 
 @dataclass
@@ -373,7 +382,7 @@ class _Audit:
                     f"the model uses no layer {missing[0]!r}; those it uses are {', '.join(sites)}"
                 )
             sites = {name: site for name, site in sites.items() if name in set(self.layers)}
-        _check_nodes(self.nodes, sites)
+        self.nodes = _checked_nodes(self.nodes, sites)
         return sites, unread
 
     def _gatherers(self, sites: Mapping[str, Site]) -> dict[str, LayerGatherer]:

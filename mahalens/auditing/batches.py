@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from mahalens.auditing.trace import mapped, tensors_in
 from mahalens.errors import InputError, require_extra
+from mahalens.geometry._checks import count_of
 
 if TYPE_CHECKING:
     from mahalens.auditing.record import Settings
@@ -127,8 +128,7 @@ class DataBatches:
         drop_last: bool = False,
         mask: str | None = USUAL_MASK,
     ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; give a whole number of at least 1")
+        batch_size = count_of("batch_size", batch_size)
         if mask is not None and not isinstance(mask, str):
             raise InputError(
                 f"mask is a {type(mask).__name__}; give the key of a batch's mask, such as "

@@ -10,6 +10,7 @@ from mahalens._show import counted, cut, table_html
 from mahalens.auditing.api import audit
 from mahalens.auditing.record import AuditRecord, LayerRecord
 from mahalens.errors import InputError, require_extra
+from mahalens.geometry._checks import count_of
 
 Metrics = dict[str, float]
 _FAULTS = ("dead", "rare", "saturated", "duplicate", "mirrored")
@@ -61,9 +62,7 @@ class Watch:
     record: AuditRecord | None
 
     def __init__(self, data: Any, *, every: int = 1, log: Any = None, **options: Any) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise InputError(f"every is {every!r}; give a whole number of epochs, at least 1")
-        self.data, self.every, self.options = data, every, options
+        self.data, self.every, self.options = data, count_of("every", every), options
         self.record = None
         self.history: dict[int, Metrics] = {}
         if not (log is None or callable(log) or hasattr(log, "add_scalar") or hasattr(log, "log")):

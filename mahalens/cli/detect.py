@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     type=float,
     default=0.2,
     show_default=True,
-    help="Share of known samples that sets the threshold.",
+    help="Share of the known samples that are not kept for measuring, to set the threshold by.",
 )
 @click.option("--trust", is_flag=True, help="Load MODEL although it is a program; see audit.")
 @click.option("--weights", type=FOLDER, metavar="FILE", help="Weights for MODULE:FACTORY.")

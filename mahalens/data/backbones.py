@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from mahalens.data.formats import open_package
 from mahalens.errors import InputError
-from mahalens.geometry._checks import require_count
+from mahalens.geometry._checks import count_of
 
 _Blocks = tuple[tuple[int, int, int, int, int], ...]
 _MOBILENET: _Blocks = ((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 32, 3, 3, 2), (6, 64, 4, 3, 2))
@@ -85,7 +85,7 @@ def load_backbone(name: str, size: int | None = None) -> nn.Sequential:
     if name not in BACKBONES:
         raise InputError(f"{name!r} is not a network; give one of {', '.join(BACKBONES)}")
     if size is not None:
-        require_count("size", size, 32)
+        size = count_of("size", size, 32)
     (file,) = (path for path in _walk(open_package(name)) if path.suffix == ".pth")
     return _with_weights(build_backbone(BACKBONES[name], size), file).eval()
 

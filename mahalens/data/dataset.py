@@ -17,8 +17,8 @@ from mahalens._show import facts_html, quoted, table_html
 from mahalens.data.draws import stream
 from mahalens.errors import InputError
 from mahalens.geometry._checks import (
+    count_of,
     dtype_name,
-    require_count,
     require_finite,
     require_same_kind,
     require_tensor,
@@ -107,7 +107,7 @@ class LabelledData:
         >>> data.subset(5, torch.Generator().manual_seed(0)).y.tolist()
         [0, 0, 0, 1, 1]
         """
-        require_count("n", n)
+        n = count_of("n", n)
         sizes = torch.bincount(self.y).tolist()
         fewest = sum(size > 0 for size in sizes)
         if not fewest <= n <= len(self.y):

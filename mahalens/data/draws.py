@@ -21,7 +21,7 @@ from mahalens.data.formats import array_names, read_npz, require_file, unreadabl
 from mahalens.errors import InputError
 from mahalens.files import write_file
 from mahalens.geometry import Ellipsoids, ellipsoids
-from mahalens.geometry._checks import require_count, require_finite, require_memory
+from mahalens.geometry._checks import count_of, require_finite, require_memory
 from mahalens.geometry.covariance import symmetric_tolerance
 from mahalens.geometry.gaussian import Gaussian
 
@@ -63,7 +63,7 @@ def draw_gaussian(dim: int, generator: torch.Generator) -> Gaussian:
     >>> round(float(gaussian.eigenvalues[0]), 12)
     1.0
     """
-    require_count("dim", dim)
+    dim = count_of("dim", dim)
     uniform = torch.rand(dim, generator=generator, dtype=torch.float64)
     a = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
     raw = a @ a.mT + RAW_RIDGE * torch.eye(dim, dtype=torch.float64)
@@ -80,10 +80,8 @@ class DrawnCovariances(Sequence[Tensor]):
     """
 
     def __init__(self, dim: int, count: int, seed: int = 0) -> None:
-        require_count("dim", dim)
-        require_count("count", count)
-        self.dim, self.seed = dim, seed
-        self._length = count
+        self.dim, self.seed = count_of("dim", dim), seed
+        self._length = count_of("count", count)
 
     def __len__(self) -> int:
         return self._length

@@ -15,7 +15,6 @@ from mahalens.detection.known import (
     Wanted,
     betas_of,
     blocks,
-    count_of,
     is_number,
     precision_for,
     root,
@@ -23,6 +22,7 @@ from mahalens.detection.known import (
     square_distances,
 )
 from mahalens.errors import InputError
+from mahalens.geometry._checks import count_of
 
 
 class _Gaussian(Detector):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mahalens.errors import InputError
-from mahalens.geometry._checks import require_count
+from mahalens.geometry._checks import count_of
 
 BETAS = (0.0, 0.5, 1.0)
 """Exponents of the normalisation that ``normalise="auto"`` chooses from."""
@@ -115,17 +115,6 @@ def root(squares: Tensor) -> Tensor:
 def is_number(value: object) -> bool:
     """Return whether a value is a real number."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def count_of(name: str, value: Any, least: int = 1) -> int:
-    """Return a whole number of at least ``least``, also one of NumPy, as an int; or raise.
-
-    >>> count_of("k", np.int64(10))
-    10
-    """
-    whole = int(value) if isinstance(value, np.integer) else value
-    require_count(name, whole, least)
-    return int(whole)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.detection.base import Detector
-from mahalens.detection.known import Known, Rows, Wanted, count_of, is_number, root
+from mahalens.detection.known import Known, Rows, Wanted, is_number, root
 from mahalens.errors import InputError
+from mahalens.geometry._checks import count_of
 
 PROBE_ROWS = 10_000
 """Samples that a linear probe is fitted to, at most."""

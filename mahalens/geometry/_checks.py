@@ -122,10 +122,17 @@ def require_tensor(name: str, value: Tensor, shape: str) -> None:
         )
 
 
-def require_count(name: str, value: object, least: int = 1) -> None:
-    """Raise unless value is a whole number of at least ``least``."""
+def count_of(name: str, value: object, least: int = 1) -> int:
+    """Return a whole number of at least ``least`` as an int, whatever its kind; or raise.
+
+    NumPy's whole numbers have a fixed width, in which sums and products would overflow.
+
+    >>> count_of("k", np.int8(100)) * 2
+    200
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(f"{name} is {value!r}, wanted a whole number of at least {least}")
+    return int(value)
 
 
 def require_finite(name: str, value: Tensor) -> None:

@@ -19,8 +19,8 @@ from mahalens.errors import InputError
 from mahalens.geometry import covariance as estimation
 from mahalens.geometry._checks import (
     common_batch,
+    count_of,
     dtype_name,
-    require_count,
     require_finite,
     require_matching,
     require_same_kind,
@@ -286,7 +286,7 @@ class Gaussian:
         >>> Gaussian(torch.zeros(2), torch.eye(2)).sample(5, generator).shape
         torch.Size([5, 2])
         """
-        require_count("number of samples", n)
+        n = count_of("number of samples", n)
         if generator is not None and generator.device.type != "cpu":
             raise InputError(
                 f"generator is on {generator.device}, wanted one on the CPU: torch.Generator()"

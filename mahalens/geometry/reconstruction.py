@@ -18,7 +18,7 @@ from torch import Tensor
 from mahalens._show import table_html
 from mahalens.errors import InputError
 from mahalens.geometry._checks import (
-    require_count,
+    count_of,
     require_finite,
     require_norm,
     require_same_kind,
@@ -82,7 +82,7 @@ def reconstruct(
     distances = tensor_of("distances", distances, ellipsoids.means)
     start = tensor_of("start", start, ellipsoids.means)
     problem = SearchProblem.of(ellipsoids, distances, norm=norm, subset=subset)
-    _require_options(method, steps, lr, noise, restarts)
+    steps, restarts = _checked_options(method, steps, lr, noise, restarts)
     if start is not None:
         start = _checked_start(start, problem)
     with without_autocast(distances.device.type):
@@ -93,17 +93,18 @@ def reconstruct(
         return replace(result, x=result.x.float())
 
 
-def _require_options(
+def _checked_options(
     method: str, steps: int | None, lr: float | None, noise: float | None, restarts: int
-) -> None:
+) -> tuple[int | None, int]:
+    """Return the numbers of steps and of restarts."""
     if method not in get_args(Method):
         raise InputError(f'method is {method!r}, wanted "auto", "newton", "adam" or "closed-form"')
     if steps is not None:
-        require_count("steps", steps)
+        steps = count_of("steps", steps)
     for name, value in (("noise", noise), ("lr", lr)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} is {value!r}, wanted a positive number")
-    require_count("restarts", restarts, least=0)
+    return steps, count_of("restarts", restarts, least=0)
 
 
 def _checked_start(start: Tensor, problem: SearchProblem) -> Tensor:

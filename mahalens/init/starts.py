@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from mahalens.errors import InputError
-from mahalens.geometry._checks import require_count, tensor_of
+from mahalens.geometry._checks import count_of, tensor_of
 from mahalens.init.targets import (
     ROWS,
     Axes,
@@ -230,9 +230,9 @@ class _Whiten(Method):
                 f"the {rows.count} rows are constant in all {rows.width} inputs, so there is "
                 f"nothing to whiten; give samples that differ"
             )
-        wanted = min(needed, rows.width) if rank is None else rank
-        if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= rows.width:
-            raise InputError(f"rank is {rank!r}, wanted a whole number from 1 to {rows.width}")
+        wanted = min(needed, rows.width) if rank is None else count_of("rank", rank)
+        if wanted > rows.width:
+            raise InputError(f"rank is {rank!r}, wanted at most {rows.width}, the inputs there are")
         # Inputs that are constant lower the rank rightly; too few rows lower it by accident.
         if axes.rank < wanted and (rank is not None or rows.count <= wanted):
             raise InputError(
@@ -319,7 +319,7 @@ class _ClusterPCA(Method):
     ) -> Hyperplanes:
         needed = (units + 1) // 2 if mirror else units
         if axes is not None:
-            require_count("axes", axes)
+            axes = count_of("axes", axes)
         count = self._count(needed, rows, clusters, axes)
         fixed = clusters is not None or rows.labels is not None
         if fixed and axes is not None and count * axes < needed:

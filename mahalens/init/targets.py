@@ -21,9 +21,9 @@ from torch.nn.utils import parametrize
 
 from mahalens.errors import InputError, require_extra
 from mahalens.geometry._checks import (
+    count_of,
     dtype_name,
     labels_of,
-    require_count,
     require_finite,
     tensor_of,
 )
@@ -429,7 +429,7 @@ def mirrored(weight: Tensor, units: int) -> Tensor:
 
 def k_means(rows: Rows, clusters: int, generator: Generator) -> list[Tensor]:
     """Return the row numbers of each cluster; the seed of k-means is drawn from ``generator``."""
-    require_count("clusters", clusters)
+    clusters = count_of("clusters", clusters)
     if clusters > rows.count:
         raise InputError(
             f"{clusters} clusters are wanted of {rows.count} samples; give more samples, fewer "

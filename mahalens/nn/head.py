@@ -476,15 +476,19 @@ class DistanceHead(nn.Module):
         if prefix + "threshold" in state_dict and key not in state_dict:
             state_dict[key] = torch.zeros_like(self.beta)  # type: ignore[index]
         exact = state_dict.get(key)
-        if isinstance(exact, Tensor):
-            state_dict[key] = exact.to(self.beta.dtype)  # type: ignore[index]
+        if isinstance(exact, Tensor):  # on the CPU; float64 must go before a GPU is asked for
+            device = state_dict.get(prefix + "threshold", exact).device
+            state_dict[key] = exact.to(self.beta.dtype).to(device)  # type: ignore[index]
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if not self.beta.is_meta and isinstance(exact, Tensor) and exact.shape == ():
-            self._beta = float(exact)
+        if not self.beta.is_meta and isinstance(exact, Tensor) and exact.numel() == 1:
+            self._beta = exact.item()
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "beta"] = torch.tensor(self._beta, dtype=torch.float64)
+        # On the CPU, and in float64 only where float32 is not exact, which some GPUs do not hold.
+        exact = torch.tensor(self._beta, dtype=torch.float64)
+        short = exact.float()
+        destination[prefix + "beta"] = short if short.double() == exact else exact
 
     def extra_repr(self) -> str:
         """Return the arguments, and the temperature and reject rate that were set."""

@@ -168,6 +168,17 @@ class TestReadings:
         assert some.layers[0].histograms.units == (5, 2)
         assert torch.equal(some.layers[0].histograms.counts, found.counts[[5, 2]])
 
+    def test_numbers_may_be_those_of_numpy(self, case):
+        network, x, y, *_ = case
+        plain = {"nodes": [5, 2], "seed": 3, "clusters": 2, "batch_size": 50}
+        numpy = {key: np.asarray(v) if key == "nodes" else np.int16(v) for key, v in plain.items()}
+        one, other = (
+            mahalens.audit(network, (x, y), baseline=None, **options) for options in (plain, numpy)
+        )
+        assert other.settings == one.settings
+        assert other.layers[0].histograms.units == (5, 2)
+        assert type(other.settings.seed) is int
+
     def test_batches_do_not_matter(self, case):
         network, x, y, _, record = case
         whole = mahalens.audit(network, (x, y), batch_size=1000)
@@ -363,7 +374,7 @@ class TestRefusals:
             ({"clusters": 1}, "clusters is 1"),
             ({"clusters": 99, "labelled": False}, "has 20 samples"),
             ({"batch_size": 0}, "batch_size is 0"),
-            ({"batch_size": 2.5}, "batch_size is 2.5; give a whole number"),
+            ({"batch_size": 2.5}, "batch_size is 2.5, wanted a whole number"),
             ({"layers": ["nine"]}, "no layer 'nine'"),
             ({"tolerance": -1}, "tolerance is -1"),
             ({"nodes": [1, 5]}, "unit 5, but no layer has one; the widest has 5"),

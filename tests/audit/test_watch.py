@@ -74,7 +74,10 @@ def test_every_few_epochs_it_audits_and_shows_its_history():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({"every": every}, "whole number of epochs") for every in (0, -1, 1.5, True, None)),
+        *(
+            ({"every": every}, "every is .*, wanted a whole number")
+            for every in (0, -1, 1.5, True, None)
+        ),
         ({"log": 3}, "log is a int"),
     ],
 )

@@ -84,6 +84,11 @@ class TestSubset:
         assert first.equal(again)
         assert not first.equal(other)
 
+    @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16])
+    def test_numbers_of_numpy_do_not_overflow(self, kind):
+        data = small([0, 1, 1] * 100)
+        assert data.subset(kind(100), seeded(0)).x.equal(data.subset(100, seeded(0)).x)
+
     def test_every_sample_is_as_likely(self):
         data, generator = small([0] * 8 + [1] * 4), seeded(0)
         times = Counter()

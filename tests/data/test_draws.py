@@ -109,6 +109,7 @@ class TestDrawnEllipsoids:
         assert bool((torch.linalg.eigvalsh(covariances[0]) >= 0.5 - 1e-9).all())
         with pytest.raises(IndexError, match="covariance 6 of 6"):
             covariances[6]
+        assert DrawnCovariances(np.uint8(4), np.uint8(6), seed=1)[-5].equal(covariances[1])
 
     def test_points_do_not_depend_on_their_number(self):
         few, many = (draw_points(3, count, 0, "means", torch.float64) for count in (2, 5))

@@ -667,7 +667,22 @@ class TestLengths:
         other = DistanceHead(4, 3, **choice)
         other.load_state_dict(head.state_dict(), assign=True)
         for one in (head, other):
-            assert {t.dtype for t in (*one.parameters(), *one.buffers())} == {torch.float32}
+            tensors = (*one.parameters(), *one.buffers(), *one.state_dict().values())
+            assert {t.dtype for t in tensors} == {torch.float32}
+
+    def test_a_state_is_taken_to_the_device_of_its_tensors(self, choice):
+        state = DistanceHead(4, 3, device="meta", **choice).state_dict()
+        other = DistanceHead(4, 3, **choice)
+        other.load_state_dict(state, assign=True)
+        assert {t.device.type for t in (*other.parameters(), *other.buffers())} == {"meta"}
+
+    def test_an_exponent_in_a_list_is_taken(self, choice):
+        """PyTorch takes one number in a list for a number."""
+        head = DistanceHead(4, 3, normalise=0.25, **choice)
+        other = DistanceHead(4, 3, normalise="unit", **choice)
+        other.load_state_dict(head.state_dict() | {"beta": torch.tensor([0.25])})
+        x = draw((7, 4), 1).float()
+        assert torch.equal(other(x), head(x))
 
 
 class TestFiles:

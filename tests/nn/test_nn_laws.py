@@ -97,7 +97,7 @@ class TestPrecision:
         out = module(rounded)
         assert out.dtype == dtype
         state = {key: t.dtype for key, t in module.state_dict().items()}
-        assert state.pop("beta", torch.float64) == torch.float64  # half could not hold it exactly
+        state.pop("beta", None)  # always in a dtype that holds it exactly
         assert set(state.values()) <= {dtype, torch.bool}
         size = 20 * torch.finfo(dtype).eps
         torch.testing.assert_close(out.double(), exact(x), rtol=size, atol=size)

@@ -18,8 +18,8 @@ from mahalens._show import facts_html
 from mahalens.errors import InputError
 from mahalens.files import replacing
 from mahalens.geometry._checks import (
+    count_of,
     dtype_name,
-    require_count,
     require_finite,
     require_memory,
     require_norm,
@@ -247,7 +247,7 @@ class Ellipsoids(ABC):
         tensor([[0],
                 [1]])
         """
-        require_count("k", k)
+        k = count_of("k", k)
         if k > len(self):
             raise InputError(f"k is {k}, wanted at most the {len(self)} ellipsoids there are")
         x = self._points(x)

@@ -22,8 +22,8 @@ from torch import Tensor
 from mahalens.errors import InputError, SingularCovarianceError
 from mahalens.geometry import covariance as estimation
 from mahalens.geometry._checks import (
+    count_of,
     labels_of,
-    require_count,
     require_finite,
     require_memory,
     require_same_kind,
@@ -176,7 +176,7 @@ def from_clusters(
     x = tensor_of("x", x)
     require_tensor("x", x, "[..., N, D]")
     require_finite("x", x)
-    require_count("count", count)
+    count = count_of("count", count)
     if x.ndim != 2 or count > len(x):
         raise InputError(
             f"{count} clusters in x of shape {list(x.shape)}; wanted [N, D] with at least as many "
