@@ -421,7 +421,7 @@ def figures(runs: dict[str, RunRecords]) -> Table:
             if any(row is not None and row.published is not None for _, row in rows):
                 head = (Cell(shown.label), Cell(first.study.look(model).label))
                 lines.append((*head, *(cell for pair in rows for cell in beside(*pair))))
-    for model in ("abs", "relu"):
+    for model in (name for name in ("abs", "relu") if name in first.models()):
         cells = [cell for records in runs.values() for cell in (basins(records, model), "–", "")]
         head = (Cell("Trials lie at"), Cell(first.study.look(model).label))
         lines.append((*head, *map(Cell, cells)))
