@@ -102,6 +102,7 @@ def points(line: dict[str, Any], form: str = ".2f", sign: int = 1) -> str:
 def readme() -> list[str]:
     table1, perturbed = Run("table1-raw", "raw"), Run("perturbation-full", "raw")
     gaussian, ellipsoids = Run("gaussian-10d"), Run("ellipsoids-full")
+    table5 = Run("offset-raw-50000")
     large = Run("gaussian-100d")
     mse = f"{gaussian.mean('abs', 'train_mse'):.1e}".replace("e-0", "e-")
     return [
@@ -112,6 +113,8 @@ def readme() -> list[str]:
         f"{table1.mean('relu', 'test_accuracy'):.2f} |",
         f"ReLU2, held to intensities | 47.20 | {table1.mean('relu2', 'test_accuracy'):.2f} |",
         f"ReLU2-Neg, to distances | 94.93 | {table1.mean('relu2-neg', 'test_accuracy'):.2f} |",
+        f"Abs-L2, 50,000 epochs ({table5.trials('abs-l2')} trial) | 97.61 | "
+        f"{table5.mean('abs-l2', 'test_accuracy'):.2f} |",
         f"training accuracy ({perturbed.trials('abs-bias')} trials) | 23.43 | "
         f"{perturbed.mean('abs-bias', 'offset_0.25'):.2f} |",
         f"error ({ellipsoids.trials('elliptical', 'final_error')} trials) | 0.161 | "
@@ -144,6 +147,14 @@ def representation() -> list[str]:
     offset, heads = Run("offset-raw", "raw"), ("relu-l2-neg", "abs-l2-neg", "linear-l2-neg")
     digits = [Run("digits-primary", pixels) for pixels in ("normalised", "raw")]
     heads_on_digits = Run("representation-digits", "raw")
+    long, deviations = Run("offset-raw-50000", "raw"), {"relu-l2": 0.13, "relu-l2-neg": 0.14}
+    deviations |= {"abs-l2": 0.07, "abs-l2-neg": 0.09}
+    table5 = {model: long.row(model, "test_accuracy") for model in deviations}
+    ends = [row["mean"] for row in table5.values()]
+    for model, row in table5.items():
+        assert abs(row["mean"] - row["published"]) <= deviations[model] + 1e-9
+        assert long.mean(model, "prototype_shift") < 2e-5
+        assert long.mean(model, "prototypes_own") == 10
     behind = {
         f"{run.mean('relu', 'test_accuracy') - run.mean('relu2', 'test_accuracy'):.0f}"
         for run in digits
@@ -234,6 +245,8 @@ def representation() -> list[str]:
         ),
         f"μ at 0 costs at most {of_mu:.1f} points, α at 1 costs {min(of_alpha):.0f} to "
         f"{max(of_alpha):.0f}",
+        f"All four end at {min(ends):.2f} to {max(ends):.2f} %",
+        f"at 0 it costs at most {max(long.mean(m, 'lost_without_mu') for m in table5):.2f} points",
         f"at a cosine of {offset.mean('linear-l2-neg', 'axis_cosine'):.2f}, before training "
         f"{offset.mean('linear-l2-neg', 'axis_cosine_start'):.2f}",
         f"good, {min(reached):.1f} to {max(reached):.1f} %",
@@ -278,6 +291,9 @@ def ellipsoids() -> list[str]:
 
 def gaussian() -> list[str]:
     relu, adam = Run("gaussian-100d-newton-relu"), Run("gaussian-100d")
+    sigmoid = Run("gaussian-100d-newton-sigmoid")
+    lost = sigmoid.mean("sigmoid", "test_mse") / sigmoid.summary["facts"]["target_variance"]
+    assert set(sigmoid.summary["outcomes"][0]["statuses"]) == {"saddle point"}
     missed = relu.mean("relu", "test_mse") / relu.summary["facts"]["target_variance"]
     mse, anew = adam.mean("abs", "train_mse"), adam.mean("abs", "test_mse")
     for metric in ("train_mse", "mean_distance", "sphericity"):
@@ -285,10 +301,41 @@ def gaussian() -> list[str]:
         assert row["ci95"][0] <= row["published"] <= row["ci95"][1]
     return [
         f"on new data it misses {100 * missed:.0f} % of the variance",
+        f"on new data it misses {100 * lost:.0f} % of the variance, where half would be bad",
         f"250,000 epochs of Adam leave Abs an MSE of {mse:.3f}",
         f"networks miss {100 * anew / adam.summary['facts']['target_variance']:.0f} % of the "
         f"variance, {anew / mse:.1f} times as much as on the training samples",
         f"still falling, by {100 * adam.mean('abs', 'late_decrease'):.0f} % in the last tenth",
+    ]
+
+
+def next_checks() -> list[str]:
+    raw, normalised = Run("fashion-raw"), Run("fashion-normalised")
+    relu2, relu = normalised.row("relu2", "test_accuracy"), normalised.row("relu", "test_accuracy")
+    path = RUNS / "fashion-normalised" / "trials.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        trials = {
+            (row["model"], row["trial"]): row["test_accuracy"] for row in csv.DictReader(file)
+        }
+    behind = [float(trials["relu", t]) - float(trials["relu2", t]) for t in "012"]
+    rescued = sorted(float(trials["relu2-neg", t]) for t in "012")
+    for name, diverged in (("fashion", {"abs", "abs2"}), ("cifar", {"abs", "abs2", "abs2-neg"})):
+        outcomes = Run(f"{name}-raw").summary["outcomes"]
+        assert diverged == {o["model"] for o in outcomes if o["statuses"] == {"non-finite": 3}}
+    at_chance, short = Run("cifar-raw"), Run("cifar-normalised")
+    rows = [row for row in short.summary["rows"] if row["metric"] == "test_accuracy"]
+    means = {row["model"]: row["mean"] for row in rows}
+    assert set(sorted(means, key=means.__getitem__)[:2]) == {"relu2-neg", "abs2-neg"}
+    assert not any(short.row(model, "dead_outputs")["max"] for model in means)
+    assert all(at_chance.mean(m, "test_accuracy") < 12 for m in ("relu", "relu2", "relu2-neg"))
+    return [
+        f"{raw.mean('relu', 'rare5_hidden'):.0f} % of ReLU's hidden units are rarely active, "
+        f"though it still reaches {raw.mean('relu', 'test_accuracy'):.0f} %",
+        f"ReLU2 lies {relu['mean'] - relu2['mean']:.0f} points behind ReLU ({min(behind):.0f} to "
+        f"{max(behind):.0f} in single trials)",
+        f"150 epochs fitted, which bring the networks to {min(means.values()):.0f} to "
+        f"{max(means.values()):.0f} %",
+        "ends at {:.0f} %, the others at {:.0f} and {:.0f} %".format(*rescued),
     ]
 
 
@@ -310,6 +357,7 @@ SENTENCES = {
     "docs/studies/ellipsoids.md": ellipsoids,
     "docs/studies/gaussian.md": gaussian,
     "docs/studies/heads.md": heads,
+    "docs/studies/next-checks.md": next_checks,
 }
 
 
