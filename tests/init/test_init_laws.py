@@ -81,7 +81,7 @@ class TestEveryStart:
         single = state_of(started(name, kind, torch.float32))
         bounds = {"rtol": 1e-3, "atol": 1e-3, "equal_nan": True}
         for key, value in single.items():
-            torch.testing.assert_close(value.double(), double[key], **bounds)
+            torch.testing.assert_close(value.double(), double[key].double(), **bounds)
 
     def test_half_precision(self, name, kind):
         layer = started(name, kind, torch.bfloat16)

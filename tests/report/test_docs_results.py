@@ -213,7 +213,7 @@ def requests() -> Iterator[tuple[Path, list[str], dict[str, str]]]:
 
 def test_every_table_of_every_page_can_be_made() -> None:
     studies = {p.stem: p.stem for p in PAGES if p.parent.name == "studies" and p.stem != "index"}
-    studies["depth"] = "representation"  # of which it is a part
+    studies |= dict.fromkeys(("depth", "next-checks"), "representation")  # which they belong to
     for page, names, options in requests():
         names = RESULTS["runs_of"](names)
         there = all((RESULTS["RUNS"] / name).is_dir() for name in names)
