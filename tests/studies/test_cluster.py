@@ -37,7 +37,7 @@ pytest.importorskip("cryptography", reason="needs pip install 'mahalens[cluster]
 psutil = pytest.importorskip("psutil", reason="comes with distributed")
 
 TINY = {"models": ("relu", "abs2-neg"), "pixels": "raw", "train_size": 60, "hidden": 8}
-LONG = {**TINY, "models": ("relu",), "epochs": 30_000, "trials": 3, "group": 1}  # seconds a job
+LONG = {**TINY, "models": ("relu",), "epochs": 100_000, "trials": 3, "group": 1}  # seconds a job
 
 
 @contextlib.contextmanager
